@@ -1,0 +1,15 @@
+//! What a package is and how it is verified. Pure: no clock, no file, no socket, no runtime.
+//!
+//! `manifest` says what a package asks for, `oci` the outer shape that is signed, `bundle` joins
+//! the two and checks files against digests, `chunks` is the signed index that transfer and
+//! storage verify by, and `trust` decides whether a device may run it at all.
+
+pub mod digest;
+pub mod manifest;
+pub mod name;
+pub mod oci;
+pub mod tensor;
+
+pub use digest::Digest;
+pub use manifest::Manifest;
+pub use name::{DeviceId, FilePath, NameError, PackageName};

@@ -1,0 +1,7 @@
+//! What devices and registry say over MQTT. Pure: no clock, no file, no socket, no runtime.
+//!
+//! `topic` owns every topic string, both ways; `envelope` is the CBOR frame of each message (JSON
+//! is accepted); `message` its bodies; `block` the frames and the planning of block transfer;
+//! `signed` the COSE_Sign1 wrapping of reports and acknowledgements.
+
+pub mod message;
