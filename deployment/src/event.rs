@@ -1,0 +1,148 @@
+//! What can happen to a deployment, what is worth telling, and what is refused.
+
+use selvedge_package::{Digest, PackageName};
+
+use crate::state::{Release, Rules};
+
+/// Something that happened. Time arrives inside events: device time in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A desired state was verified and accepted: all assignments of the device.
+    Desired {
+        /// The Director's sequence.
+        sequence: u64,
+        /// Every assignment; a package that is not named is to be removed.
+        assignments: Vec<(PackageName, Release)>,
+    },
+    /// All files of the release are stored, verified and laid out.
+    Fetched {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// From its manifest.
+        rules: Rules,
+    },
+    /// The release cannot be used on this device: a bad manifest, wrong hardware, too large.
+    /// (A link that is down is no event: the transfer waits.)
+    Unusable {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// A word for programs.
+        reason: String,
+        /// For people.
+        what: String,
+    },
+    /// The driver is about to start the staged release: written before the start.
+    Begin {
+        /// Package.
+        package: PackageName,
+    },
+    /// The host has it open and ran its acceptance cases.
+    Accepted {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// How many cases passed; all of them, or it is a [`Event::TrialFailed`].
+        cases: usize,
+    },
+    /// The trial is lost: the host refused it, a case failed, it broke a budget on probation.
+    TrialFailed {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// A word for programs.
+        reason: String,
+        /// For people.
+        what: String,
+    },
+    /// The host has moved the route to it.
+    Activated {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// Now.
+        now_ms: u64,
+    },
+    /// Time has passed, or requests were served on probation.
+    Proved {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// Requests answered well since the route moved.
+        requests: u64,
+        /// Now.
+        now_ms: u64,
+    },
+    /// A file of a committed, staged or tried release does not have its digest any more.
+    Damaged {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+    },
+    /// The host ended without being asked to; `suspects` were named for it.
+    HostDied {
+        /// Packages that were loading or running when it died, by attribution.
+        suspects: Vec<Digest>,
+    },
+    /// The agent has started and read this state.
+    Restarted,
+}
+
+/// Something worth a line in the outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A release answers for good.
+    Committed(PackageName, Release),
+    /// A release was given up; the slot's `failure` says why.
+    RolledBack(PackageName, Release),
+    /// A package is gone.
+    Removed(PackageName),
+    /// An assignment was refused because the floor is higher.
+    BelowFloor(PackageName, Release, u64),
+    /// A committed release is fetched again.
+    Repairing(PackageName),
+    /// A committed release is not served any more.
+    Quarantined(PackageName),
+}
+
+/// An event that does not fit the state. It changes nothing; the driver logs it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    /// About a package that the device does not have.
+    #[error("event {event} is about `{package}`, which this device does not have")]
+    UnknownPackage {
+        /// Which event.
+        event: &'static str,
+        /// Which package.
+        package: PackageName,
+    },
+    /// About a release that is not, or no longer, in the stage that the event needs.
+    #[error("event {event} came for `{package}` while it is {stage}; a newer intent replaced it")]
+    WrongStage {
+        /// Which event.
+        event: &'static str,
+        /// Which package.
+        package: PackageName,
+        /// Where it is.
+        stage: &'static str,
+    },
+    /// A commit without a passed acceptance case.
+    #[error("`{0}` has no passed acceptance case: it cannot be committed")]
+    NoCase(PackageName),
+    /// A desired state older than the one in force.
+    #[error("desired state {offered} is older than {current}")]
+    OldDesired {
+        /// Its sequence.
+        offered: u64,
+        /// The one in force.
+        current: u64,
+    },
+}

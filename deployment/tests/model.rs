@@ -1,0 +1,337 @@
+//! The state machine under random events: invariants hold after every step, whatever comes.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use selvedge_deployment::*;
+use selvedge_package::{Digest, PackageName};
+
+const NAMES: [&str; 2] = ["file-type", "vad"];
+
+/// What a driver would do next, in terms of the current state, or noise of any kind.
+#[derive(Debug, Clone)]
+enum Move {
+    /// A desired state with these releases (0: not assigned), newer by so much.
+    Desired([u8; 2], u8),
+    /// Answer effect number n of the plan with outcome m.
+    Answer(usize, u8),
+    /// An event about release r of package p that nobody asked for.
+    Noise(usize, u8, u8),
+    HostDied(Option<u8>),
+    Restarted,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        2 => (any::<[u8; 2]>(), 0u8..3).prop_map(|(r, d)| Move::Desired(r.map(|r| r % 6), d)),
+        8 => (0usize..4, 0u8..10).prop_map(|(n, m)| Move::Answer(n, m)),
+        2 => (0usize..2, 1u8..6, 0u8..8).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
+        1 => proptest::option::of(1u8..6).prop_map(Move::HostDied),
+        1 => Just(Move::Restarted),
+    ];
+    proptest::collection::vec(one, 1..60)
+}
+
+fn name(n: usize) -> PackageName {
+    NAMES[n].parse().unwrap()
+}
+
+fn release(package: usize, number: u8) -> Release {
+    Release {
+        digest: Digest::of(&[package as u8, number]),
+        length: 100,
+        release: u64::from(number),
+        // Release 4 shuts out what is below 3.
+        min_release: if number == 4 { 3 } else { 0 },
+        settings: BTreeMap::new(),
+    }
+}
+
+fn rules(number: u8) -> Rules {
+    Rules {
+        swap: if number.is_multiple_of(2) {
+            Swap::Handover
+        } else {
+            Swap::StopFirst
+        },
+        probation_ms: if number.is_multiple_of(3) { 1000 } else { 0 },
+        probation_requests: 5,
+    }
+}
+
+fn answer(effect: &Effect, outcome: u8) -> Event {
+    let bad = outcome < 3;
+    match effect.clone() {
+        Effect::Fetch(package, release) if bad => Event::Unusable {
+            package,
+            digest: release.digest,
+            reason: "bad-manifest".into(),
+            what: "x".repeat(5000),
+        },
+        Effect::Fetch(package, release) => Event::Fetched {
+            package,
+            digest: release.digest,
+            rules: rules(release.release as u8),
+        },
+        Effect::Begin(package) => Event::Begin { package },
+        Effect::Load(package, release) => match outcome {
+            0 | 1 => Event::TrialFailed {
+                package,
+                digest: release.digest,
+                reason: "acceptance".into(),
+                what: "case `a`".into(),
+            },
+            2 => Event::Damaged {
+                package,
+                digest: release.digest,
+            },
+            3 => Event::Accepted {
+                package,
+                digest: release.digest,
+                cases: 0,
+            },
+            _ => Event::Accepted {
+                package,
+                digest: release.digest,
+                cases: 2,
+            },
+        },
+        Effect::Activate(package, release) => Event::Activated {
+            package,
+            digest: release.digest,
+            now_ms: 10,
+        },
+        Effect::Watch(package, digest) if bad => Event::TrialFailed {
+            package,
+            digest,
+            reason: "budget".into(),
+            what: "slow".into(),
+        },
+        Effect::Watch(package, digest) => Event::Proved {
+            package,
+            digest,
+            requests: u64::from(outcome),
+            now_ms: 10 + 150 * u64::from(outcome),
+        },
+        Effect::Serve(package, release) if bad => Event::Damaged {
+            package,
+            digest: release.digest,
+        },
+        Effect::Serve(..) => Event::HostDied { suspects: vec![] },
+    }
+}
+
+fn noise(package: usize, number: u8, kind: u8) -> Event {
+    let digest = release(package, number).digest;
+    let package = name(package);
+    match kind {
+        0 => Event::Fetched {
+            package,
+            digest,
+            rules: rules(number),
+        },
+        1 => Event::Accepted {
+            package,
+            digest,
+            cases: 1,
+        },
+        2 => Event::Activated {
+            package,
+            digest,
+            now_ms: 5,
+        },
+        3 => Event::Proved {
+            package,
+            digest,
+            requests: 100,
+            now_ms: u64::MAX,
+        },
+        4 => Event::TrialFailed {
+            package,
+            digest,
+            reason: "r".into(),
+            what: "ä".repeat(3000),
+        },
+        5 => Event::Damaged { package, digest },
+        6 => Event::Begin { package },
+        _ => Event::Unusable {
+            package,
+            digest,
+            reason: "r".into(),
+            what: String::new(),
+        },
+    }
+}
+
+fn event(state: &State, step: &Move) -> Option<Event> {
+    Some(match step {
+        Move::Desired(releases, newer) => Event::Desired {
+            sequence: (state.desired + u64::from(*newer)).saturating_sub(1),
+            assignments: (0..2)
+                .filter(|n| releases[*n] > 0)
+                .map(|n| (name(n), release(n, releases[n])))
+                .collect(),
+        },
+        Move::Answer(n, outcome) => answer(plan(state).get(*n)?, *outcome),
+        Move::Noise(package, number, kind) => noise(*package, *number, *kind),
+        Move::HostDied(number) => Event::HostDied {
+            suspects: number.map(|r| release(0, r).digest).into_iter().collect(),
+        },
+        Move::Restarted => Event::Restarted,
+    })
+}
+
+/// What must hold of every state.
+fn check_state(state: &State) {
+    let plan = plan(state);
+    for (name, slot) in &state.slots {
+        let active = plan
+            .iter()
+            .filter(|effect| match effect {
+                Effect::Serve(n, _) | Effect::Activate(n, _) | Effect::Watch(n, _) => n == name,
+                _ => false,
+            })
+            .count();
+        assert!(active <= 1, "two releases of {name} are active: {plan:?}");
+        if let Some(committed) = &slot.committed {
+            assert!(
+                committed.release.release >= state.floors.get(name).copied().unwrap_or(0),
+                "{name} is below its floor"
+            );
+        }
+        if let Stage::Trial { attempt, .. } = slot.stage {
+            assert!((1..=MAX_ATTEMPTS).contains(&attempt));
+        }
+        if let Some(failure) = &slot.failure {
+            assert!(failure.what.len() <= Failure::LONGEST);
+        }
+    }
+    let stored = stored(state);
+    for effect in &plan {
+        if let Effect::Serve(name, r) | Effect::Load(name, r) | Effect::Activate(name, r) = effect {
+            assert!(
+                loadable(state).contains(&(name.clone(), r.digest)),
+                "{effect:?} would be unloaded at once"
+            );
+            assert!(stored.contains(&r.digest), "{effect:?} would be collected");
+        }
+    }
+}
+
+/// What must hold between a state and its successor.
+fn check_step(before: &State, event: &Event, after: &Step) {
+    let after = &after.state;
+    assert!(after.generation >= before.generation && after.desired >= before.desired);
+    for (name, floor) in &before.floors {
+        assert!(
+            after.floors.get(name) >= Some(floor),
+            "the floor of {name} fell"
+        );
+    }
+    for (name, slot) in &before.slots {
+        let removed = matches!(event, Event::Desired { assignments, .. }
+            if !assignments.iter().any(|(n, _)| n == name));
+        if slot.committed.is_some() && !removed {
+            assert!(
+                after.slots[name].committed.is_some(),
+                "{name} lost its committed release by {event:?}"
+            );
+        }
+        // Only a trial whose cases passed becomes committed.
+        if let Some(slot_after) = after.slots.get(name) {
+            let digest = |slot: &Slot| slot.committed.as_ref().map(|c| c.release.digest);
+            if digest(slot) != digest(slot_after) && digest(slot_after).is_some() {
+                assert!(
+                    matches!(&slot.stage, Stage::Trial { phase, release, .. }
+                        if *phase != Phase::Loading && Some(release.digest) == digest(slot_after)),
+                    "{name} was committed from {:?}",
+                    slot.stage
+                );
+            }
+        }
+    }
+    let record = serde_json::to_vec(&StateRecord::from(after.clone())).unwrap();
+    let read: State = serde_json::from_slice::<StateRecord>(&record)
+        .unwrap()
+        .into();
+    assert_eq!(&read, after, "the record does not give the state back");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold_after_every_step(moves in moves()) {
+        let mut state = State::default();
+        for one in &moves {
+            let Some(event) = event(&state, one) else { continue };
+            if let Ok(after) = step(&state, event.clone()) {
+                check_step(&state, &event, &after);
+                check_state(&after.state);
+                state = after.state;
+            }
+        }
+    }
+
+    /// A driver that always answers, well or badly, comes to rest: nothing loops for ever.
+    #[test]
+    fn the_plan_comes_to_rest(moves in moves(), outcomes in proptest::collection::vec(0u8..10, 200)) {
+        let mut state = State::default();
+        for one in &moves {
+            if let Some(after) = event(&state, one).and_then(|event| step(&state, event).ok()) {
+                state = after.state;
+            }
+        }
+        let mut budget = 200;
+        for outcome in outcomes {
+            // `Damaged` is an accident, not an answer that a driver repeats for ever.
+            let outcome = if outcome == 2 { 9 } else { outcome };
+            let Some(effect) = plan(&state).into_iter().find(|effect| !matches!(effect, Effect::Serve(..))) else {
+                break;
+            };
+            let event = match answer(&effect, outcome) {
+                // A committed release cannot be given up: its repair ends well in the end.
+                Event::Unusable { package, digest, .. } => Event::Fetched { package, digest, rules: rules(1) },
+                event => event,
+            };
+            if let Ok(after) = step(&state, event) {
+                state = after.state;
+            }
+            budget -= 1;
+        }
+        prop_assert!(budget > 0, "still planning {:?}", plan(&state));
+    }
+
+    /// Starts that are cut every time end after [`MAX_ATTEMPTS`], with the release given up.
+    #[test]
+    fn a_release_that_takes_the_device_down_is_given_up(cuts in proptest::collection::vec(any::<bool>(), 40)) {
+        let (package, release) = (name(0), release(0, 2));
+        let mut state = step(&State::default(), Event::Desired {
+            sequence: 1,
+            assignments: vec![(package.clone(), release.clone())],
+        }).unwrap().state;
+        state = step(&state, Event::Fetched { package: package.clone(), digest: release.digest, rules: rules(2) }).unwrap().state;
+        let mut starts = 0;
+        for agent_restarts in cuts {
+            let Some(Effect::Begin(_)) = plan(&state).into_iter().next() else { break };
+            state = step(&state, Event::Begin { package: package.clone() }).unwrap().state;
+            if plan(&state).iter().any(|effect| matches!(effect, Effect::Load(..))) {
+                starts += 1;
+            }
+            let cut = if agent_restarts { Event::Restarted } else { Event::HostDied { suspects: vec![] } };
+            state = step(&state, cut).unwrap().state;
+        }
+        prop_assert_eq!(starts, MAX_ATTEMPTS);
+        prop_assert_eq!(&state.slots[&package].stage, &Stage::Idle);
+        prop_assert_eq!(&state.slots[&package].failure.as_ref().unwrap().reason, "attempts-exhausted");
+        prop_assert!(state.slots[&package].committed.is_none());
+    }
+}
+
+/// Event sequences per property; `PROPTEST_CASES` sets another number.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(20_000)
+}
