@@ -4,12 +4,20 @@
 //! the two and checks files against digests, `chunks` is the signed index that transfer and
 //! storage verify by, and `trust` decides whether a device may run it at all.
 
+pub mod bundle;
+pub mod chunks;
 pub mod digest;
+pub mod draft;
+pub mod limits;
 pub mod manifest;
 pub mod name;
+pub mod nearest;
 pub mod oci;
+pub mod rules;
 pub mod tensor;
+pub mod trust;
 
+pub use bundle::{Bundle, BundleError};
 pub use digest::Digest;
 pub use manifest::Manifest;
 pub use name::{DeviceId, FilePath, NameError, PackageName};
