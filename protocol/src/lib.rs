@@ -4,4 +4,11 @@
 //! is accepted); `message` its bodies; `block` the frames and the planning of block transfer;
 //! `signed` the COSE_Sign1 wrapping of reports and acknowledgements.
 
+pub mod block;
+pub mod envelope;
 pub mod message;
+pub mod signed;
+pub mod topic;
+
+pub use envelope::{Body, Envelope, EnvelopeError};
+pub use topic::{Kind, Qos, Topic};

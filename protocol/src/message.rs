@@ -27,6 +27,11 @@ pub struct Birth {
     pub nonce: Vec<u8>,
 }
 
+/// `up/will`: left with the broker, which publishes it when the device is lost. The envelope's
+/// epoch is all that it says; it counts only while that equals the last birth's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Will {}
+
 /// `up/hb`: still here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
