@@ -1,1 +1,3 @@
-//! placeholder
+//! The device daemon.
+
+pub mod store;

@@ -6,4 +6,5 @@
 pub mod client;
 pub mod messages;
 
+pub use client::{Client, ClientError};
 pub use messages::*;

@@ -1,0 +1,167 @@
+//! What the device keeps: blobs by digest, packages laid out for the host, and one database.
+//!
+//! Everything durable goes through the [`disk::Disk`] trait, so that a test can put a disk under
+//! it that loses power at any write. A file is never seen half-written: it is written beside its
+//! place, synced, renamed, and its directory synced. What is read back is checked against its
+//! digest; bytes that have changed are an error that names them, never a result.
+
+mod blobs;
+mod collect;
+mod database;
+pub mod disk;
+mod layout;
+mod outbox;
+mod partial;
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use selvedge_package::Digest;
+
+pub use collect::Collected;
+pub use database::{Database, Key, Transaction};
+pub use disk::{Disk, RealDisk};
+pub use outbox::Row;
+pub use partial::{Bitmap, Partial, Put};
+
+/// What went wrong with the device's storage.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// The operation.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The database failed.
+    #[error("the database failed to {action}")]
+    Database {
+        /// The operation.
+        action: &'static str,
+        /// What it said.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// A committed record is not what was written.
+    #[error("the database record `{key}` is damaged: {why}")]
+    Record {
+        /// Which record.
+        key: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A stored blob does not have its digest. It has been removed, so that it can be fetched again.
+    #[error("blob {digest} is damaged on disk; it was removed and has to be fetched again")]
+    Damaged {
+        /// The blob.
+        digest: Digest,
+    },
+    /// A blob that is needed is not stored.
+    #[error("blob {digest} is not stored")]
+    Missing {
+        /// The blob.
+        digest: Digest,
+    },
+    /// A blob is larger than its reader allows.
+    #[error("blob {digest} has {size} bytes, more than the {most} allowed here")]
+    TooLarge {
+        /// The blob.
+        digest: Digest,
+        /// Its size.
+        size: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// A chunk does not fit the blob's index.
+    #[error("a received chunk of {digest} is not the one that its index promises")]
+    Chunk {
+        /// The blob.
+        digest: Digest,
+        /// What is wrong.
+        #[source]
+        source: selvedge_package::chunks::ChunkError,
+    },
+}
+
+impl StoreError {
+    /// For `map_err` of file operations.
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(
+            source.kind(),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+        ))
+    }
+}
+
+/// The device's storage under one data directory. Cheap to clone: clones share it.
+#[derive(Debug, Clone)]
+pub struct Store {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    database: Arc<Database>,
+}
+
+impl Store {
+    /// Opens, or makes, the storage under `root`.
+    ///
+    /// The caller holds the directory's lock: two stores on one directory would undo one another.
+    pub fn open(disk: Arc<dyn Disk>, root: &Path) -> Result<Self, StoreError> {
+        for place in ["blobs/sha256", "partial", "packages"] {
+            let path = root.join(place);
+            disk.make_directory(&path)
+                .map_err(StoreError::io("make", &path))?;
+        }
+        let database = Arc::new(Database::open(&*disk, &root.join("agent.redb"))?);
+        Ok(Self {
+            disk,
+            root: root.to_owned(),
+            database,
+        })
+    }
+
+    /// The database.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The data directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.root.join("blobs/sha256").join(digest.hex())
+    }
+
+    fn partial_path(&self, digest: &Digest) -> PathBuf {
+        self.root.join("partial").join(digest.hex())
+    }
+
+    /// Where a package is laid out for the host.
+    pub fn package_path(&self, digest: &Digest) -> PathBuf {
+        self.root.join("packages").join(digest.hex())
+    }
+
+    fn sync_directory_of(&self, path: &Path) -> Result<(), StoreError> {
+        let directory = path.parent().unwrap_or(&self.root);
+        self.disk
+            .sync_directory(directory)
+            .map_err(StoreError::io("sync", directory))
+    }
+}

@@ -1,0 +1,340 @@
+//! Blobs that are on their way: a file with holes, and a bitmap of the chunks that are in it.
+//!
+//! A chunk is checked against the signed index before it is written. The bitmap is made durable at
+//! checkpoints, after the chunks that it names. What lies in the file beyond the bitmap (the agent
+//! was killed between two checkpoints) is hashed again when the transfer is resumed, and kept where
+//! it is right; so a kill costs no chunk, and a lie in the bitmap costs a chunk, never the blob.
+
+use redb::ReadableTable;
+use selvedge_package::Digest;
+use selvedge_package::chunks::ChunkIndex;
+
+use super::blobs::hash;
+use super::database::{BITMAPS, failed};
+use super::disk::DiskFile;
+use super::{Store, StoreError, record};
+
+/// A set of chunk numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bitmap {
+    bits: Vec<u8>,
+    len: u32,
+}
+
+impl Bitmap {
+    /// A bitmap of `len` chunks, none in it.
+    pub fn new(len: u32) -> Self {
+        Self {
+            bits: vec![0; (len as usize).div_ceil(8)],
+            len,
+        }
+    }
+
+    fn from_bits(bits: &[u8], len: u32) -> Self {
+        let mut bitmap = Self::new(len);
+        if bits.len() == bitmap.bits.len() {
+            bitmap.bits.copy_from_slice(bits);
+        }
+        bitmap
+    }
+
+    /// Whether chunk `n` is in it.
+    pub fn has(&self, n: u32) -> bool {
+        n < self.len && self.bits[n as usize / 8] & (1 << (n % 8)) != 0
+    }
+
+    fn set(&mut self, n: u32) {
+        self.bits[n as usize / 8] |= 1 << (n % 8);
+    }
+
+    fn clear(&mut self, n: u32) {
+        self.bits[n as usize / 8] &= !(1 << (n % 8));
+    }
+
+    /// How many chunks there are.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there are none at all, as in an empty blob.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether every chunk is in it.
+    pub fn is_full(&self) -> bool {
+        (0..self.len).all(|n| self.has(n))
+    }
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// It is right, and kept.
+    Kept,
+    /// It was there already.
+    Known,
+    /// It is not the chunk that the index promises; nothing was written.
+    Spoiled,
+}
+
+/// A blob on its way.
+#[derive(Debug)]
+pub struct Partial {
+    store: Store,
+    digest: Digest,
+    index: ChunkIndex,
+    file: Box<dyn DiskFile>,
+    have: Bitmap,
+    bytes: u64,
+    unsaved: bool,
+}
+
+impl Store {
+    /// Begins or resumes a blob of the index's size. `index` must come from signed data.
+    pub fn partial(&self, digest: Digest, index: ChunkIndex) -> Result<Partial, StoreError> {
+        let path = self.partial_path(&digest);
+        let file = self
+            .disk
+            .open_or_create(&path)
+            .map_err(StoreError::io("open", &path))?;
+        let saved = self.bitmap(&digest)?;
+        let have = Bitmap::from_bits(saved.as_deref().unwrap_or_default(), index.len());
+        let mut partial = Partial {
+            store: self.clone(),
+            digest,
+            index,
+            file,
+            have,
+            bytes: 0,
+            unsaved: false,
+        };
+        partial.look_again(Recheck::Unknown)?;
+        Ok(partial)
+    }
+
+    /// Bytes that lie in a partial blob's file, for people; 0 where there is none.
+    pub fn partial_bytes(&self, digest: &Digest) -> u64 {
+        self.disk
+            .size(&self.partial_path(digest))
+            .ok()
+            .flatten()
+            .unwrap_or(0)
+    }
+
+    fn bitmap(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = self.database.begin_read()?;
+        let table = read
+            .open_table(BITMAPS)
+            .map_err(failed("open the bitmaps"))?;
+        let found = table
+            .get(digest.as_bytes())
+            .map_err(failed("read a bitmap"))?;
+        // A damaged bitmap is worth no more than none: chunks are then hashed again.
+        Ok(found
+            .and_then(|bytes| record::decode::<serde_bytes::ByteBuf>(bytes.value()).ok())
+            .map(|b| b.into_vec()))
+    }
+
+    pub(super) fn drop_bitmaps(&self, keep: impl Fn(&Digest) -> bool) -> Result<(), StoreError> {
+        let gone = {
+            let read = self.database.begin_read()?;
+            let table = read
+                .open_table(BITMAPS)
+                .map_err(failed("open the bitmaps"))?;
+            let mut gone = Vec::new();
+            for entry in table.iter().map_err(failed("read the bitmaps"))? {
+                let digest =
+                    Digest::from_bytes(*entry.map_err(failed("read the bitmaps"))?.0.value());
+                if !keep(&digest) {
+                    gone.push(digest);
+                }
+            }
+            gone
+        };
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.database.write(|transaction| {
+            let mut table = transaction
+                .inner
+                .open_table(BITMAPS)
+                .map_err(failed("open the bitmaps"))?;
+            for digest in &gone {
+                table
+                    .remove(digest.as_bytes())
+                    .map_err(failed("remove a bitmap"))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Throws a partial blob away; it may be gone already.
+    pub fn drop_partial(&self, digest: &Digest) -> Result<(), StoreError> {
+        self.remove_if_there(&self.partial_path(digest))?;
+        self.drop_bitmaps(|other| other != digest)
+    }
+}
+
+/// Which chunks are hashed again.
+enum Recheck {
+    /// Those that the bitmap does not name.
+    Unknown,
+    /// All.
+    Everything,
+}
+
+impl Partial {
+    /// The blob's digest.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The blob's size in bytes.
+    pub fn size(&self) -> u64 {
+        self.index.size()
+    }
+
+    /// Bytes of the chunks that are here.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of chunks.
+    pub fn len(&self) -> u32 {
+        self.index.len()
+    }
+
+    /// Whether the blob has no chunk at all, being empty.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Whether chunk `n` is here.
+    pub fn have(&self, n: u32) -> bool {
+        self.have.has(n)
+    }
+
+    /// Whether every chunk is here.
+    pub fn is_whole(&self) -> bool {
+        self.have.is_full()
+    }
+
+    /// Takes a chunk: checks it, and writes it where it is right and new.
+    pub fn put(&mut self, n: u32, bytes: &[u8]) -> Result<Put, StoreError> {
+        if self.have.has(n) {
+            return Ok(Put::Known);
+        }
+        let Ok(chunk) = self.index.verify(n, bytes) else {
+            return Ok(Put::Spoiled);
+        };
+        let path = self.store.partial_path(&self.digest);
+        self.file
+            .write_at(chunk.offset, bytes)
+            .map_err(StoreError::io("write", &path))?;
+        self.have.set(n);
+        self.bytes += u64::from(chunk.length);
+        self.unsaved = true;
+        Ok(Put::Kept)
+    }
+
+    /// Makes what has come durable, then the bitmap that says so.
+    pub fn checkpoint(&mut self) -> Result<(), StoreError> {
+        if !self.unsaved {
+            return Ok(());
+        }
+        // A blob of one chunk is cheaper to fetch again than to keep books on.
+        if self.index.len() > 1 {
+            let path = self.store.partial_path(&self.digest);
+            self.file.sync().map_err(StoreError::io("sync", &path))?;
+            let bits =
+                record::encode(&serde_bytes::Bytes::new(&self.have.bits)).map_err(|why| {
+                    StoreError::Record {
+                        key: format!("bitmap {}", self.digest),
+                        why,
+                    }
+                })?;
+            self.store.database.write(|transaction| {
+                let mut table = transaction
+                    .inner
+                    .open_table(BITMAPS)
+                    .map_err(failed("open the bitmaps"))?;
+                table
+                    .insert(self.digest.as_bytes(), bits.as_slice())
+                    .map_err(failed("write a bitmap"))?;
+                Ok(())
+            })?;
+        }
+        self.unsaved = false;
+        Ok(())
+    }
+
+    /// Makes the whole blob a stored one.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] where the bytes on disk do not have the digest; then every chunk has
+    /// been looked at again, those that are wrong are missing again, and the transfer can go on with
+    /// [`Store::partial`].
+    pub fn finish(mut self) -> Result<(), StoreError> {
+        let path = self.store.partial_path(&self.digest);
+        self.file.sync().map_err(StoreError::io("sync", &path))?;
+        let whole = self.file.size().map_err(StoreError::io("look at", &path))?
+            == self.index.size()
+            && hash(&*self.file).map_err(StoreError::io("read", &path))? == self.digest;
+        if !whole {
+            self.look_again(Recheck::Everything)?;
+            if self.have.is_full() {
+                // Every chunk is right and the whole is not: the index itself contradicts it.
+                self.store.drop_partial(&self.digest)?;
+            } else {
+                self.unsaved = true;
+                self.checkpoint()?;
+            }
+            return Err(StoreError::Damaged {
+                digest: self.digest,
+            });
+        }
+        let place = self.store.blob_path(&self.digest);
+        self.store
+            .disk
+            .rename(&path, &place)
+            .map_err(StoreError::io("rename to", &place))?;
+        self.store.sync_directory_of(&place)?;
+        if self.index.len() > 1 {
+            self.store.drop_bitmaps(|other| *other != self.digest)?;
+        }
+        Ok(())
+    }
+
+    /// Hashes chunks in the file again, so that the bitmap says what is there.
+    fn look_again(&mut self, recheck: Recheck) -> Result<(), StoreError> {
+        let path = self.store.partial_path(&self.digest);
+        let end = self.file.size().map_err(StoreError::io("look at", &path))?;
+        let mut buffer = Vec::new();
+        self.bytes = 0;
+        for n in 0..self.index.len() {
+            let Some(chunk) = self.index.chunk(n) else {
+                continue;
+            };
+            let reaches = chunk.offset + u64::from(chunk.length) <= end;
+            if !reaches {
+                self.have.clear(n);
+            } else if matches!(recheck, Recheck::Everything) || !self.have.has(n) {
+                buffer.resize(chunk.length as usize, 0);
+                self.file
+                    .read_at(chunk.offset, &mut buffer)
+                    .map_err(StoreError::io("read", &path))?;
+                if Digest::of(&buffer) == chunk.digest {
+                    self.unsaved |= !self.have.has(n);
+                    self.have.set(n);
+                } else {
+                    self.have.clear(n);
+                }
+            }
+            if self.have.has(n) {
+                self.bytes += u64::from(chunk.length);
+            }
+        }
+        Ok(())
+    }
+}
