@@ -1,0 +1,33 @@
+//! Packages for stories: made by `selvedge package` from tiny models that we write.
+
+use crate::command::Selvedge;
+use crate::onnx_writer;
+use crate::stack::Stack;
+
+/// The keyring of a stack, as the command line takes it.
+pub fn keys(stack: &Stack) -> String {
+    stack.path("keys")
+}
+
+/// Writes an `identity` model (float32 `[2, 3]`, input `x`, output `y`), followed by `padding` bytes
+/// of an unused initializer, so that the package has as many chunks as a story needs.
+pub fn identity(stack: &Stack, padding: usize) -> String {
+    let path = stack.path(&format!("identity-{padding}.onnx"));
+    std::fs::write(&path, onnx_writer::identity_padded(padding)).expect("a model can be written");
+    path
+}
+
+/// Packages `model` as `name` `version` with release counter `release`; the package's directory.
+pub fn package(stack: &Stack, model: &str, name: &str, version: &str, release: u64) -> String {
+    let out = stack.path(&format!("{name}-{version}.pkg"));
+    let release = release.to_string();
+    Selvedge::new().run(&["package", model, "--name", name, "--version", version, "--release", &release, "--out", &out]);
+    out
+}
+
+/// Packages, releases and deploys an identity model of `padding` extra bytes to the device.
+pub fn push_identity(stack: &Stack, padding: usize) {
+    let package = package(stack, &identity(stack, padding), "identity", "1.0.0", 1);
+    stack.selvedge().run(&["release", &package, "--keys", &keys(stack)]);
+    stack.selvedge().run(&["deploy", "identity", "--target", crate::stack::DEVICE]);
+}

@@ -1,0 +1,243 @@
+//! Broker, registry, agent and host, each its own process, on free loopback ports.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use selvedge_control::PackageState;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::command::Selvedge;
+use crate::process::{Process, runs, send};
+use crate::programs::program;
+use crate::wait;
+
+/// Name of the device of every stack.
+pub const DEVICE: &str = "edge-1";
+
+/// The whole of it. Dropping it ends every process, the host too.
+pub struct Stack {
+    /// Where everything is kept.
+    pub dir: TempDir,
+    /// The embedded broker.
+    pub broker: Option<Process>,
+    /// The registry.
+    pub registry: Option<Process>,
+    /// The agent.
+    pub agent: Option<Process>,
+    broker_address: String,
+    registry_address: String,
+    /// Where the agent finds its broker: the broker itself, or something in between.
+    pub agents_broker: String,
+    inference_address: String,
+}
+
+impl Stack {
+    /// Keys, broker, registry and the enrolment of [`DEVICE`]; the agent is not started yet.
+    pub fn without_agent() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory can be made");
+        let mut stack = Self {
+            dir,
+            broker: None,
+            registry: None,
+            agent: None,
+            broker_address: String::new(),
+            registry_address: String::new(),
+            agents_broker: String::new(),
+            inference_address: free_address(),
+        };
+        Selvedge::new().run(&["keys", "init", &stack.path("keys")]);
+        stack.start_broker();
+        stack.agents_broker = stack.broker_address.clone();
+        stack.start_registry();
+        stack.selvedge().run(&["target", "enrol", DEVICE, "--out", &stack.path("enrolment.json")]);
+        stack
+    }
+
+    /// All of it, with the agent connected.
+    pub fn start() -> Self {
+        let mut stack = Self::without_agent();
+        stack.start_agent();
+        stack
+    }
+
+    /// A path below the stack's directory, as text.
+    pub fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// The `selvedge` command with this registry and its token.
+    pub fn selvedge(&self) -> Selvedge {
+        Selvedge::new()
+            .env("SELVEDGE_REGISTRY", &format!("http://{}", self.registry_address))
+            .env("SELVEDGE_TOKEN_FILE", &self.path("registry/token"))
+    }
+
+    /// Starts the broker, on the address that it had before.
+    pub fn start_broker(&mut self) {
+        let address = if self.broker_address.is_empty() { "127.0.0.1:0" } else { &self.broker_address };
+        let file = self.dir.path().join("broker.address");
+        let _ = std::fs::remove_file(&file);
+        let mut command = Command::new(program("selvedge-registry"));
+        command.args(["broker", "--listen", address, "--data", &self.path("broker"), "--address-file"]).arg(&file);
+        self.broker = Some(Process::start("broker", &mut command, &self.dir.path().join("broker.log")));
+        self.broker_address = address_in(&file);
+    }
+
+    /// Starts the registry, on the address that it had before.
+    pub fn start_registry(&mut self) {
+        let address = if self.registry_address.is_empty() { "127.0.0.1:0" } else { &self.registry_address };
+        let file = self.dir.path().join("registry.address");
+        let _ = std::fs::remove_file(&file);
+        let mut command = Command::new(program("selvedge-registry"));
+        command
+            .args(["serve", "--listen", address, "--data", &self.path("registry")])
+            .args(["--broker", &format!("mqtt://{}", self.broker_address)])
+            .args(["--online-keys", &self.path("keys/online"), "--roots", &self.path("keys/roots"), "--address-file"])
+            .arg(&file);
+        self.registry = Some(Process::start("registry", &mut command, &self.dir.path().join("registry.log")));
+        self.registry_address = address_in(&file);
+    }
+
+    /// Starts the agent; it starts, or adopts, its host.
+    pub fn start_agent(&mut self) {
+        let enrolment = self.dir.path().join("enrolment.json");
+        let text = std::fs::read_to_string(&enrolment).expect("the device is enrolled");
+        let mut value: Value = serde_json::from_str(&text).expect("an enrolment is JSON");
+        value["broker"] = format!("mqtt://{}", self.agents_broker).into();
+        std::fs::write(&enrolment, value.to_string()).expect("the enrolment can be written");
+        let mut command = Command::new(program("selvedge-agent"));
+        command
+            .args(["run", "--data", &self.path("agent"), "--http", &self.inference_address, "--enrolment"])
+            .arg(&enrolment)
+            .arg("--host-binary")
+            .arg(program("selvedge-host"));
+        self.agent = Some(Process::start("agent", &mut command, &self.dir.path().join("agent.log")));
+    }
+
+    /// The running agent.
+    pub fn agent(&mut self) -> &mut Process {
+        self.agent.as_mut().expect("the agent was started")
+    }
+
+    /// Where the broker listens.
+    pub fn broker_address(&self) -> &str {
+        &self.broker_address
+    }
+
+    /// Where the device answers.
+    pub fn inference(&self) -> String {
+        format!("http://{}", self.inference_address)
+    }
+
+    /// The target as the registry sees it.
+    pub fn target(&self) -> Value {
+        self.selvedge().json(&["targets", DEVICE])
+    }
+
+    /// Process id of the host that the agent has noted, if one was ever started.
+    pub fn host_id(&self) -> Option<u32> {
+        let text = std::fs::read_to_string(self.dir.path().join("agent/run/host.json")).ok()?;
+        let value: Value = serde_json::from_str(&text).ok()?;
+        value["pid"].as_u64().and_then(|id| u32::try_from(id).ok())
+    }
+
+    /// SIGKILLs the host, if one runs.
+    pub fn kill_host(&self) {
+        if let Some(id) = self.host_id() {
+            send(id, Signal::KILL);
+        }
+    }
+
+    /// GETs a path of the device; status and body.
+    pub fn get(&self, path: &str) -> Result<(u16, Value), String> {
+        let url = format!("{}{path}", self.inference());
+        block_on(async {
+            let response = reqwest::get(&url).await.map_err(|error| format!("{error:?}"))?;
+            answer(response).await
+        })
+    }
+
+    /// POSTs a body to a path of the device; status and body.
+    pub fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> Result<(u16, Value), String> {
+        let url = format!("{}{path}", self.inference());
+        let body = body.into();
+        block_on(async {
+            let request = reqwest::Client::new().post(&url).body(body);
+            answer(request.send().await.map_err(|error| format!("{error:?}"))?).await
+        })
+    }
+
+    /// Waits until the device answers for `model` at `version`.
+    pub fn wait_ready(&self, model: &str, version: &str) {
+        wait::until(&format!("{model} {version} to answer"), || match self.get(&format!("/v2/models/{model}/versions/{version}/ready")) {
+            Ok((200, _)) => Ok(()),
+            other => Err(other),
+        });
+    }
+
+    /// Waits until the registry has heard that `release` of `package` is committed and served.
+    pub fn wait_committed(&self, package: &str, release: u64) {
+        wait::until(&format!("{package} r{release} to be reported"), || {
+            let target = self.target();
+            let found = reported(&target, package)
+                .is_some_and(|report| report["committed"]["release"] == release && report["serving"] == true);
+            if found { Ok(()) } else { Err(target["reported"].clone()) }
+        });
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // The agent first, or it would start the host again.
+        self.agent = None;
+        if let Some(id) = self.host_id() {
+            send(id, Signal::KILL);
+            wait::until("the host to end", || if runs(id) { Err(id) } else { Ok(()) });
+        }
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.dir.path().join("agent/host.log")).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            eprintln!("--- host ---\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+    }
+}
+
+/// A package's part of a target's report.
+pub fn reported<'a>(target: &'a Value, package: &str) -> Option<&'a Value> {
+    target["reported"]["packages"].as_array()?.iter().find(|report| report["name"] == package)
+}
+
+/// The word that the control socket uses for a routed package.
+pub const SERVING: PackageState = PackageState::Serving;
+
+/// A loopback address that was free a moment ago.
+pub fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port is free");
+    listener.local_addr().expect("a bound socket has an address").to_string()
+}
+
+fn address_in(file: &Path) -> String {
+    wait::until(&format!("{}", PathBuf::from(file).display()), || match std::fs::read_to_string(file) {
+        Ok(text) if text.contains(':') => Ok(text.trim().to_owned()),
+        other => Err(other),
+    })
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
+        .block_on(future)
+}
+
+async fn answer(response: reqwest::Response) -> Result<(u16, Value), String> {
+    let status = response.status().as_u16();
+    let body = response.bytes().await.map_err(|error| error.to_string())?;
+    let value = serde_json::from_slice(&body)
+        .map_err(|error| format!("{status} with a body that is no JSON ({error}): {:?}", String::from_utf8_lossy(&body)))?;
+    Ok((status, value))
+}
