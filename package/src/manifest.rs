@@ -190,7 +190,10 @@ pub struct Tolerance {
 
 impl Default for Tolerance {
     fn default() -> Self {
-        Self { absolute: 1e-5, relative: 1e-4 }
+        Self {
+            absolute: 1e-5,
+            relative: 1e-4,
+        }
     }
 }
 
@@ -208,7 +211,11 @@ pub struct Activation {
 
 impl Default for Activation {
     fn default() -> Self {
-        Self { swap: Swap::Handover, probation_seconds: 0, probation_requests: 0 }
+        Self {
+            swap: Swap::Handover,
+            probation_seconds: 0,
+            probation_requests: 0,
+        }
     }
 }
 

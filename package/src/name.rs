@@ -130,19 +130,47 @@ mod tests {
     #[test]
     fn paths_that_escape_are_refused() {
         for bad in [
-            "", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.b", "a\\b", "c:x",
-            "a\0b", "a b", "ä", "a/b/c/d/e/f/g/h/i",
+            "",
+            "/etc/passwd",
+            "..",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            ".hidden",
+            "a/.b",
+            "a\\b",
+            "c:x",
+            "a\0b",
+            "a b",
+            "ä",
+            "a/b/c/d/e/f/g/h/i",
         ] {
             assert!(bad.parse::<FilePath>().is_err(), "{bad:?}");
         }
-        for good in ["model.onnx", "cases/empty.json", "a/b/c/d/e/f/g/h", "Model-1_2.onnx.data"] {
+        for good in [
+            "model.onnx",
+            "cases/empty.json",
+            "a/b/c/d/e/f/g/h",
+            "Model-1_2.onnx.data",
+        ] {
             assert!(good.parse::<FilePath>().is_ok(), "{good:?}");
         }
     }
 
     #[test]
     fn names_that_would_break_a_topic_or_a_route_are_refused() {
-        for bad in ["", "-a", "_a", "A", "a/b", "a+b", "#", "a.b", &"x".repeat(64)] {
+        for bad in [
+            "",
+            "-a",
+            "_a",
+            "A",
+            "a/b",
+            "a+b",
+            "#",
+            "a.b",
+            &"x".repeat(64),
+        ] {
             assert!(bad.parse::<PackageName>().is_err(), "{bad:?}");
             assert!(bad.parse::<DeviceId>().is_err(), "{bad:?}");
         }

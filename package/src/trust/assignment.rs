@@ -71,17 +71,27 @@ impl DirectorAssignment {
         }
         let (found, most) = (read.assignments.len(), limits.assignments);
         if found > most {
-            return Err(TrustError::TooMany { what: "assignments", found, most });
+            return Err(TrustError::TooMany {
+                what: "assignments",
+                found,
+                most,
+            });
         }
         super::sized("the nonce", &read.nonce, limits.nonce_bytes)?;
         let mut names = BTreeSet::new();
         for assigned in &read.assignments {
             let package = &assigned.package;
             if !names.insert(package) {
-                return Err(TrustError::AssignedTwice { package: package.clone() });
+                return Err(TrustError::AssignedTwice {
+                    package: package.clone(),
+                });
             }
-            rules::check_settings("settings", &assigned.settings, &Limits::PACKAGE)
-                .map_err(|source| TrustError::Settings { package: package.clone(), source })?;
+            rules::check_settings("settings", &assigned.settings, &Limits::PACKAGE).map_err(
+                |source| TrustError::Settings {
+                    package: package.clone(),
+                    source,
+                },
+            )?;
         }
         Ok(read)
     }

@@ -72,19 +72,45 @@ pub struct Accepted {
 #[allow(missing_docs)]
 pub enum TrustError {
     #[error("{what} has {found} bytes; at most {most} are allowed")]
-    TooLarge { what: &'static str, found: usize, most: usize },
+    TooLarge {
+        what: &'static str,
+        found: usize,
+        most: usize,
+    },
     #[error("{found} {what} in one bundle; at most {most} are allowed")]
-    TooMany { what: &'static str, found: usize, most: usize },
+    TooMany {
+        what: &'static str,
+        found: usize,
+        most: usize,
+    },
     #[error("the {repository} repository's {role} is not trusted")]
-    Role { repository: Repository, role: &'static str, #[source] source: sigstore_tuf::Error },
+    Role {
+        repository: Repository,
+        role: &'static str,
+        #[source]
+        source: sigstore_tuf::Error,
+    },
     #[error("the {repository} repository's {role} expired at {expires}")]
-    Expired { repository: Repository, role: &'static str, expires: Timestamp },
+    Expired {
+        repository: Repository,
+        role: &'static str,
+        expires: Timestamp,
+    },
     #[error("the {repository} repository's {role} would go back from version {held} to {offered}")]
-    Rollback { repository: Repository, role: String, held: u64, offered: u64 },
+    Rollback {
+        repository: Repository,
+        role: String,
+        held: u64,
+        offered: u64,
+    },
     #[error("the {repository} repository delegates, which this program does not follow")]
     Delegations { repository: Repository },
     #[error("the stored metadata of the {repository} repository is damaged")]
-    Damaged { repository: Repository, #[source] source: sigstore_tuf::Error },
+    Damaged {
+        repository: Repository,
+        #[source]
+        source: sigstore_tuf::Error,
+    },
     #[error("the stored trust state has format {found}; this program reads format 1")]
     StateFormat { found: u32 },
     #[error("the stored trust state cannot be read or written")]
@@ -100,19 +126,35 @@ pub enum TrustError {
     #[error("`{package}` is assigned twice")]
     AssignedTwice { package: PackageName },
     #[error("the settings of `{package}` break a rule")]
-    Settings { package: PackageName, #[source] source: ManifestError },
+    Settings {
+        package: PackageName,
+        #[source]
+        source: ManifestError,
+    },
     #[error("the sequence would go back from {held} to {offered}")]
     SequenceRollback { held: u64, offered: u64 },
     #[error("sequence {sequence} was accepted with other assignments")]
     SequenceReused { sequence: u64 },
-    #[error("the assignment is dated {issued_at}, after the metadata around it expires at {expires}")]
-    IssuedTooLate { issued_at: Timestamp, expires: Timestamp },
+    #[error(
+        "the assignment is dated {issued_at}, after the metadata around it expires at {expires}"
+    )]
+    IssuedTooLate {
+        issued_at: Timestamp,
+        expires: Timestamp,
+    },
     #[error("the Director assigns `{target}`, which was never released")]
     NotReleased { target: String },
     #[error("the released `{target}` has a description that this program does not read: {reason}")]
     Target { target: String, reason: String },
-    #[error("the Director and the release disagree on the {what} of `{target}`: {assigned} and {released}")]
-    Disagree { target: String, what: &'static str, assigned: String, released: String },
+    #[error(
+        "the Director and the release disagree on the {what} of `{target}`: {assigned} and {released}"
+    )]
+    Disagree {
+        target: String,
+        what: &'static str,
+        assigned: String,
+        released: String,
+    },
 }
 
 impl TrustError {
@@ -132,7 +174,9 @@ impl TrustError {
             | Self::Settings { .. }
             | Self::SequenceReused { .. }
             | Self::IssuedTooLate { .. } => "bad-assignment",
-            Self::NotReleased { .. } | Self::Target { .. } | Self::Disagree { .. } => "not-released",
+            Self::NotReleased { .. } | Self::Target { .. } | Self::Disagree { .. } => {
+                "not-released"
+            }
         }
     }
 }
@@ -159,11 +203,20 @@ pub fn accept(
         });
     }
     let image = state.image.update(Repository::Image, &bundle.image, now)?;
-    let director = state.director.update(Repository::Director, &bundle.director, now)?;
-    let desired = confirm(&image.targets, &director.targets, &bundle.assignment, device)?;
+    let director = state
+        .director
+        .update(Repository::Director, &bundle.director, now)?;
+    let desired = confirm(
+        &image.targets,
+        &director.targets,
+        &bundle.assignment,
+        device,
+    )?;
 
     // Floors of the last assignment hold as long as the keys that signed it do.
-    let followed = state.director.follow_roots(Repository::Director, &bundle.director.roots)?;
+    let followed = state
+        .director
+        .follow_roots(Repository::Director, &bundle.director.roots)?;
     let floors_hold = followed.targets.is_some();
     if let (Some(held), true) = (state.accepted()?, floors_hold) {
         if desired.sequence < held.sequence {
@@ -174,14 +227,23 @@ pub fn accept(
         }
         let offered = DirectorAssignment::parse(&bundle.assignment)?;
         if desired.sequence == held.sequence && offered.assignments != held.assignments {
-            return Err(TrustError::SequenceReused { sequence: held.sequence });
+            return Err(TrustError::SequenceReused {
+                sequence: held.sequence,
+            });
         }
     }
     // A time that a stolen online key signs may not push the floor beyond what the offline keys
     // have vouched for.
-    let expires = image.root.expires.min(director.root.expires).min(image.targets.expires);
+    let expires = image
+        .root
+        .expires
+        .min(director.root.expires)
+        .min(image.targets.expires);
     if desired.issued_at >= expires {
-        return Err(TrustError::IssuedTooLate { issued_at: desired.issued_at, expires });
+        return Err(TrustError::IssuedTooLate {
+            issued_at: desired.issued_at,
+            expires,
+        });
     }
     let floor = state.floor.max(desired.issued_at);
     let state = TrustState {
@@ -200,14 +262,26 @@ pub fn adopt_roots(
     state: &TrustState,
     bundle: &MetadataBundle,
 ) -> Result<Option<TrustState>, TrustError> {
-    let image = state.image.follow_roots(Repository::Image, &bundle.image.roots)?;
-    let director = state.director.follow_roots(Repository::Director, &bundle.director.roots)?;
+    let image = state
+        .image
+        .follow_roots(Repository::Image, &bundle.image.roots)?;
+    let director = state
+        .director
+        .follow_roots(Repository::Director, &bundle.director.roots)?;
     if image == state.image && director == state.director {
         return Ok(None);
     }
     // An assignment whose signers were revoked is no floor any more.
-    let assignment = state.assignment.clone().filter(|_| director.targets.is_some());
-    Ok(Some(TrustState { image, director, assignment, floor: state.floor }))
+    let assignment = state
+        .assignment
+        .clone()
+        .filter(|_| director.targets.is_some());
+    Ok(Some(TrustState {
+        image,
+        director,
+        assignment,
+        floor: state.floor,
+    }))
 }
 
 /// Joins the Director's assignment with what the Image repository says of each package.
@@ -219,10 +293,19 @@ fn confirm(
 ) -> Result<Desired, TrustError> {
     let name = DirectorAssignment::target_name(device);
     let Some(signed) = director.target(&name) else {
-        let named = director.targets.keys().next().map_or("nobody", |name| name.as_str());
+        let named = director
+            .targets
+            .keys()
+            .next()
+            .map_or("nobody", |name| name.as_str());
         return Err(TrustError::WrongDevice {
             device: device.clone(),
-            named: named.strip_suffix(".json").unwrap_or(named).chars().take(80).collect(),
+            named: named
+                .strip_suffix(".json")
+                .unwrap_or(named)
+                .chars()
+                .take(80)
+                .collect(),
         });
     };
     let digest = images::sha256(&name, signed)?;
@@ -253,6 +336,10 @@ fn sized(what: &'static str, bytes: &[u8], most: usize) -> Result<(), TrustError
     if bytes.len() <= most {
         Ok(())
     } else {
-        Err(TrustError::TooLarge { what, found: bytes.len(), most })
+        Err(TrustError::TooLarge {
+            what,
+            found: bytes.len(),
+            most,
+        })
     }
 }

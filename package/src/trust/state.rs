@@ -38,8 +38,19 @@ struct StoredV1 {
 
 impl From<TrustState> for StoredV1 {
     fn from(state: TrustState) -> Self {
-        let TrustState { image, director, assignment, floor } = state;
-        Self { format: 1, image, director, assignment, floor }
+        let TrustState {
+            image,
+            director,
+            assignment,
+            floor,
+        } = state;
+        Self {
+            format: 1,
+            image,
+            director,
+            assignment,
+            floor,
+        }
     }
 }
 
@@ -48,10 +59,23 @@ impl TryFrom<StoredV1> for TrustState {
 
     fn try_from(stored: StoredV1) -> Result<Self, TrustError> {
         if stored.format != 1 {
-            return Err(TrustError::StateFormat { found: stored.format });
+            return Err(TrustError::StateFormat {
+                found: stored.format,
+            });
         }
-        let StoredV1 { image, director, assignment, floor, .. } = stored;
-        Ok(Self { image, director, assignment, floor })
+        let StoredV1 {
+            image,
+            director,
+            assignment,
+            floor,
+            ..
+        } = stored;
+        Ok(Self {
+            image,
+            director,
+            assignment,
+            floor,
+        })
     }
 }
 
@@ -93,7 +117,10 @@ impl TrustState {
 
     /// Sequence of the accepted assignment; 0: none.
     pub fn sequence(&self) -> u64 {
-        self.accepted().ok().flatten().map_or(0, |accepted| accepted.sequence)
+        self.accepted()
+            .ok()
+            .flatten()
+            .map_or(0, |accepted| accepted.sequence)
     }
 
     /// Version of the newest Image root that was accepted.
@@ -120,6 +147,9 @@ impl TrustState {
     }
 
     pub(super) fn accepted(&self) -> Result<Option<DirectorAssignment>, TrustError> {
-        self.assignment.as_deref().map(DirectorAssignment::parse).transpose()
+        self.assignment
+            .as_deref()
+            .map(DirectorAssignment::parse)
+            .transpose()
     }
 }

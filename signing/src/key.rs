@@ -1,0 +1,230 @@
+//! Keys: ed25519, kept as PKCS#8 PEM files that only their owner can read and that openssl reads.
+//!
+//! A key file that others can read is refused, and no key file is ever overwritten.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::str::FromStr;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tough::schema::decoded::{Decoded, Hex};
+use tough::schema::key::{Ed25519Key, Ed25519Scheme, Key};
+
+use crate::SigningError;
+
+/// A key file larger than this is not one.
+const LARGEST_KEY_FILE: u64 = 16 << 10;
+
+/// An ed25519 public key: 32 bytes. Displays as 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey([u8; 32]);
+
+/// Text that is not a public key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a public key: expected 64 hexadecimal digits")]
+pub struct PublicKeyError;
+
+impl PublicKey {
+    /// A public key from its 32 bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The key's id in TUF metadata: SHA-256 of its canonical form, in hexadecimal.
+    pub fn key_id(&self) -> Result<String, SigningError> {
+        Ok(hex::encode(self.tuf_key_id()?))
+    }
+
+    pub(crate) fn tuf_key(&self) -> Key {
+        Key::Ed25519 {
+            keyval: Ed25519Key {
+                public: self.0.to_vec().into(),
+                _extra: Default::default(),
+            },
+            scheme: Ed25519Scheme::Ed25519,
+            _extra: Default::default(),
+        }
+    }
+
+    pub(crate) fn tuf_key_id(&self) -> Result<Decoded<Hex>, SigningError> {
+        self.tuf_key()
+            .key_id()
+            .map_err(|source| SigningError::Canonical {
+                what: "key",
+                source,
+            })
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = PublicKeyError;
+
+    fn from_str(text: &str) -> Result<Self, PublicKeyError> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| PublicKeyError)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// Something that signs with an ed25519 key, wherever the key is.
+pub trait Signer: fmt::Debug + Send + Sync {
+    /// The public half.
+    fn public_key(&self) -> PublicKey;
+
+    /// The signature of `message`, 64 bytes. It may take long where the key is not in this process.
+    fn sign(&self, message: &[u8]) -> Result<[u8; 64], SigningError>;
+}
+
+/// A private key in this process.
+pub struct SigningKey(Ed25519KeyPair);
+
+impl SigningKey {
+    /// A new key.
+    pub fn generate() -> Result<Self, SigningError> {
+        Ed25519KeyPair::generate()
+            .map(Self)
+            .map_err(|_| SigningError::Generate)
+    }
+
+    /// Reads a key file. One that others may read, or its group may write, is refused.
+    pub fn load(path: &Path) -> Result<Self, SigningError> {
+        let failed = |source| SigningError::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        };
+        let file = fs::File::open(path).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+        if mode & 0o027 != 0 {
+            return Err(SigningError::Permissions {
+                path: path.to_owned(),
+                mode,
+            });
+        }
+        let mut text = Vec::new();
+        file.take(LARGEST_KEY_FILE + 1)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
+        Self::from_pem(&text).map_err(|reason| SigningError::KeyFormat {
+            path: path.to_owned(),
+            reason,
+        })
+    }
+
+    /// Writes the key to a new file that only its owner can read.
+    pub fn save(&self, path: &Path) -> Result<(), SigningError> {
+        let document = self.0.to_pkcs8v1().map_err(|_| SigningError::Generate)?;
+        let block = pem::Pem::new("PRIVATE KEY", document.as_ref());
+        let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        let text = pem::encode_config(&block, config);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| match source.kind() {
+                std::io::ErrorKind::AlreadyExists => SigningError::Exists {
+                    path: path.to_owned(),
+                },
+                _ => SigningError::File {
+                    action: "create",
+                    path: path.to_owned(),
+                    source,
+                },
+            })?;
+        file.write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(|source| SigningError::File {
+                action: "write",
+                path: path.to_owned(),
+                source,
+            })
+    }
+
+    /// The public half.
+    pub fn public_key(&self) -> PublicKey {
+        Signer::public_key(self)
+    }
+
+    /// The key's id in TUF metadata.
+    pub fn key_id(&self) -> Result<String, SigningError> {
+        self.public_key().key_id()
+    }
+
+    fn from_pem(text: &[u8]) -> Result<Self, &'static str> {
+        if text.len() as u64 > LARGEST_KEY_FILE {
+            return Err("it is too large");
+        }
+        let block = pem::parse(text).map_err(|_| "it is not PEM")?;
+        match block.tag() {
+            "PRIVATE KEY" => {}
+            "ENCRYPTED PRIVATE KEY" => return Err("it is encrypted, which is not supported yet"),
+            _ => return Err("it holds something else than a private key"),
+        }
+        Ed25519KeyPair::from_pkcs8(block.contents())
+            .or_else(|_| Ed25519KeyPair::from_pkcs8_maybe_unchecked(block.contents()))
+            .map(Self)
+            .map_err(|_| "its key is not an ed25519 key")
+    }
+}
+
+impl Signer for SigningKey {
+    fn public_key(&self) -> PublicKey {
+        let bytes: [u8; 32] = self
+            .0
+            .public_key()
+            .as_ref()
+            .try_into()
+            .expect("an ed25519 public key has 32 bytes");
+        PublicKey(bytes)
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<[u8; 64], SigningError> {
+        let signature = self.0.try_sign(message).map_err(|_| SigningError::Sign)?;
+        signature
+            .as_ref()
+            .try_into()
+            .map_err(|_| SigningError::Sign)
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey({})", Signer::public_key(self))
+    }
+}
