@@ -1,2 +1,82 @@
-//! placeholder
-fn main() {}
+//! `cargo xtask`: set-up, guest modules, demo, tests, benches. It fetches nothing that is not pinned
+//! and writes nothing outside of `target/` but the system packages that a missing tool chain needs.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod arm64;
+mod bench;
+mod children;
+mod clock;
+mod demo;
+mod guests;
+mod paths;
+mod run;
+mod setup;
+mod test;
+mod tidy;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set-up, demo, tests, benches"
+)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fetch what the programs and tests need into target/setup (pinned by version and sha256)
+    Setup,
+    /// Build the guest modules into target/modules
+    Modules,
+    /// Package, sign, push and ask the example on this machine, with every station real
+    Demo {
+        /// Leave everything running afterwards and say how to talk to it
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Install what the tests need and run all of them
+    Test {
+        /// Arguments for `cargo nextest run`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        nextest: Vec<String>,
+    },
+    /// Check the rules that neither the compiler nor clippy knows
+    Tidy,
+    /// Run a benchmark: tests/src/bin/bench_NAME.rs, in release
+    Bench {
+        /// Which one, such as `overhead`
+        name: String,
+        /// Arguments for it
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Cross-build agent and host for aarch64 and answer the example under emulation
+    Arm64,
+}
+
+fn main() -> ExitCode {
+    children::end_them_on_signals();
+    let result = match Options::parse().command {
+        Command::Setup => setup::all(),
+        Command::Modules => guests::build().map(drop),
+        Command::Demo { keep } => demo::run(demo::Afterwards::from_flag(keep)),
+        Command::Test { nextest } => test::run(&nextest),
+        Command::Tidy => tidy::run(),
+        Command::Bench { name, arguments } => bench::run(&name, &arguments),
+        Command::Arm64 => arm64::run(),
+    };
+    match result {
+        _ if children::interrupted() => ExitCode::from(130),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

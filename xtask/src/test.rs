@@ -1,0 +1,63 @@
+//! `cargo xtask test`: installs what the tests need, builds the programs that stories start, and
+//! runs every test. Something missing fails the run; nothing is skipped.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::{clock, guests, paths, run, setup};
+
+const NEXTEST: &str = "0.9.143";
+
+/// Runs all tests, or those that the arguments for nextest name.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let started = clock::Started::now();
+    setup::for_tests()?;
+    guests::build()?;
+    let nextest = nextest()?;
+    run::step("building the programs", || {
+        run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))
+    })?;
+    let mut command = Command::new(&nextest);
+    command
+        .current_dir(paths::root())
+        .args(["nextest", "run", "--workspace", "--locked"]);
+    if env::var_os("CI").is_some() {
+        command.args(["--profile", "ci"]);
+    }
+    command.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime());
+    command.env("SELVEDGE_MODULES", paths::modules());
+    let result = run::loudly(command.args(arguments)).context("the tests failed");
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    let outcome = if result.is_ok() { "passed" } else { "FAILED" };
+    run::say(format!(
+        "tests {outcome}; set-up, build and tests took {minutes:.1} min"
+    ));
+    result
+}
+
+/// `cargo-nextest`: the person's own, or one that is built into `target/setup/tools`.
+fn nextest() -> Result<PathBuf> {
+    if run::quietly(Command::new("cargo-nextest").args(["nextest", "--version"])).is_ok() {
+        return Ok(PathBuf::from("cargo-nextest"));
+    }
+    let tools = paths::setup().join("tools");
+    let program = tools.join("bin/cargo-nextest");
+    if !program.exists() {
+        run::step(&format!("installing cargo-nextest {NEXTEST}"), || {
+            let mut cargo = run::cargo();
+            cargo.args([
+                "install",
+                "--locked",
+                "--version",
+                NEXTEST,
+                "cargo-nextest",
+                "--root",
+            ]);
+            run::loudly(cargo.arg(&tools))
+        })?;
+    }
+    Ok(program)
+}
