@@ -1,0 +1,113 @@
+//! The two ends that a program holds: a handle to publish with, an inbox to take from.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use selvedge_protocol::topic::Qos;
+use tokio::sync::watch;
+
+use crate::connection::Connection;
+use crate::inbox::{Inbox, Queue, lock};
+use crate::options::Options;
+use crate::outbox::{Outbox, PublishError};
+
+/// Starts clients.
+pub struct Client;
+
+/// Options that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The keep-alive is out of bounds.
+    #[error("a keep-alive of {0:?} is not between 5 s and 18 h")]
+    KeepAlive(Duration),
+    /// The client id cannot be sent.
+    #[error("`{0}` cannot be a client id: 1 to 128 characters, none of them a control character")]
+    ClientId(String),
+    /// The packet limit is too small for anything.
+    #[error("a limit of {0} bytes a packet is below 1024")]
+    MaximumPacket(u32),
+    /// A topic filter is malformed.
+    #[error("`{0}` is not a topic filter")]
+    Filter(String),
+}
+
+/// Publishes. Cheap to clone; when the last one is dropped, or [`Handle::close`] called, the client
+/// says goodbye and ends.
+#[derive(Clone)]
+pub struct Handle {
+    outbox: Arc<Mutex<Outbox>>,
+    closing: Arc<watch::Sender<bool>>,
+    _last: Arc<CloseOnDrop>,
+}
+
+/// Ends the client when dropped.
+pub(crate) struct CloseOnDrop(Arc<watch::Sender<bool>>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Client {
+    /// Starts a client, which connects and reconnects by itself. To be called within a tokio
+    /// runtime.
+    pub fn start(options: Options) -> Result<(Handle, Inbox), StartError> {
+        check(&options)?;
+        tracing::warn!(broker = %options.broker, "plaintext MQTT, which is accepted on loopback only");
+        let closing = Arc::new(watch::Sender::new(false));
+        let queue = Arc::new(Queue::new(options.inbox));
+        let connection = Connection::new(options, queue.clone(), closing.subscribe());
+        let outbox = connection.outbox();
+        tokio::spawn(connection.run());
+        let last = Arc::new(CloseOnDrop(closing.clone()));
+        // An inbox that is dropped closes the client too: nobody would take what arrives.
+        let owner = CloseOnDrop(closing.clone());
+        let handle = Handle {
+            outbox: outbox.clone(),
+            closing,
+            _last: last,
+        };
+        Ok((handle, Inbox::new(queue, outbox, owner)))
+    }
+}
+
+impl Handle {
+    /// Takes a message for sending; never waits. QoS 1 survives lost connections, QoS 0 needs one
+    /// now. Never retained.
+    pub fn publish(
+        &self,
+        topic: impl Into<String>,
+        qos: Qos,
+        payload: impl Into<Bytes>,
+    ) -> Result<(), PublishError> {
+        lock(&self.outbox).publish(topic.into(), qos, payload.into())
+    }
+
+    /// Sends what waits, if that takes no more than two seconds, then says goodbye, so that the
+    /// broker does not publish the will. [`Inbox::recv`] gives `None` when it is done.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+}
+
+fn check(options: &Options) -> Result<(), StartError> {
+    let seconds = options.keep_alive.as_secs();
+    if !(5..=65_535).contains(&seconds) {
+        return Err(StartError::KeepAlive(options.keep_alive));
+    }
+    let id = &options.client_id;
+    if id.is_empty() || id.chars().count() > 128 || id.chars().any(char::is_control) {
+        return Err(StartError::ClientId(id.chars().take(128).collect()));
+    }
+    if options.maximum_packet < 1024 {
+        return Err(StartError::MaximumPacket(options.maximum_packet));
+    }
+    for (filter, _) in &options.subscriptions {
+        if filter.len() > 1024 || !rumqttc::v5::mqttbytes::valid_filter(filter) {
+            return Err(StartError::Filter(filter.chars().take(120).collect()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,460 @@
+//! One connection after another: the only task that polls rumqttc.
+//!
+//! Every connection gets fresh protocol state; what an ended one leaves is sorted into what is sent
+//! again with its packet id (the broker kept the session), what waits again in the outbox, and what
+//! is worth nothing any more. See the list in the crate's documentation for what that works round.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use rumqttc::v5::mqttbytes::QoS;
+use rumqttc::v5::mqttbytes::v5::{
+    ConnAck, ConnectProperties, Filter, LastWill, Packet, Publish, SubAck, Subscribe,
+    SubscribeReasonCode,
+};
+use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions, MqttState, Request};
+use rumqttc::{NetworkOptions, Outgoing};
+use selvedge_protocol::topic::Qos;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::backoff::Backoff;
+use crate::inbox::{Incoming, Queue, lock};
+use crate::options::{Options, Session};
+use crate::outbox::{Outbox, packet_size};
+
+/// QoS 1 messages on their way to the broker, at most.
+const IN_FLIGHT: u16 = 16;
+/// QoS 1 messages on their way from the broker, at most.
+const RECEIVE_MAXIMUM: u16 = 32;
+/// Requests inside rumqttc; the outbox holds the rest.
+const HANDED_OVER: usize = 16;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
+const GOODBYE: Duration = Duration::from_secs(2);
+
+pub(crate) struct Connection {
+    options: Options,
+    poll: EventLoop,
+    outbox: Arc<Mutex<Outbox>>,
+    inbox: Arc<Queue>,
+    closing: watch::Receiver<bool>,
+    /// Unacknowledged messages with their packet ids, in case the broker kept the session.
+    unacknowledged: Vec<Publish>,
+}
+
+/// How a connection stands.
+struct Progress {
+    connected_at: Instant,
+    session_present: bool,
+    maximum_packet: u32,
+    /// Subscribing waits until packet ids of the kept session are free again.
+    subscribe: Subscribing,
+    announced: bool,
+    /// When the broker last acknowledged something, or had nothing to acknowledge.
+    acknowledged_at: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subscribing {
+    Due,
+    Asked(Instant),
+    Done,
+}
+
+enum End {
+    Closed,
+    Failed(String),
+}
+
+impl Connection {
+    pub fn new(options: Options, inbox: Arc<Queue>, closing: watch::Receiver<bool>) -> Self {
+        let (client, poll) = AsyncClient::new(mqtt_options(&options), HANDED_OVER);
+        let outbox = Outbox::new(client, options.outbox, options.maximum_packet);
+        Self {
+            options,
+            poll,
+            outbox: Arc::new(Mutex::new(outbox)),
+            inbox,
+            closing,
+            unacknowledged: Vec::new(),
+        }
+    }
+
+    pub fn outbox(&self) -> Arc<Mutex<Outbox>> {
+        self.outbox.clone()
+    }
+
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::new(self.options.fleet);
+        loop {
+            self.prepare();
+            let started = Instant::now();
+            let end = self.connection().await;
+            self.clear_up();
+            let End::Failed(why) = end else { break };
+            backoff.ended(started.elapsed());
+            let retry_in = backoff.next(&mut rand::rng());
+            tracing::info!(broker = %self.options.broker, why, ?retry_in, "no connection to the broker");
+            self.inbox.event(Incoming::Disconnected { why, retry_in });
+            let wait = sleep(retry_in);
+            tokio::select! {
+                _ = wait => {}
+                _ = self.closing.wait_for(|closing| *closing) => break,
+            }
+        }
+        lock(&self.outbox).close();
+        self.inbox.close();
+    }
+
+    /// What a server overrode in the options of the last connection is ours again.
+    fn prepare(&mut self) {
+        self.poll.options = mqtt_options(&self.options);
+        self.poll.state = MqttState::new(IN_FLIGHT, true);
+    }
+
+    async fn connection(&mut self) -> End {
+        let mut progress: Option<Progress> = None;
+        let mut goodbye: Option<Instant> = None;
+        let mut said_goodbye = false;
+        loop {
+            if let Some(progress) = &mut progress {
+                if let Err(why) = self.before_poll(progress) {
+                    return End::Failed(why);
+                }
+                if goodbye.is_some() && !said_goodbye {
+                    let outbox = lock(&self.outbox);
+                    said_goodbye = outbox.is_empty() && outbox.disconnect();
+                }
+            } else if goodbye.is_some() {
+                return End::Closed;
+            }
+            let patience = match progress {
+                Some(_) => self.options.keep_alive.mul_f64(1.6),
+                None => CONNECT_TIMEOUT + Duration::from_secs(5),
+            };
+            let polled = tokio::select! {
+                polled = timeout(patience, contained(self.poll.poll())) => polled,
+                _ = self.closing.wait_for(|closing| *closing), if goodbye.is_none() => {
+                    goodbye = Some(Instant::now() + GOODBYE);
+                    continue;
+                }
+                _ = sleep_until(goodbye.unwrap_or_else(Instant::now)), if goodbye.is_some() => {
+                    return End::Closed;
+                }
+            };
+            let event = match polled {
+                Ok(Ok(Ok(event))) => event,
+                Ok(Ok(Err(error))) if said_goodbye => {
+                    tracing::debug!(%error, "closed");
+                    return End::Closed;
+                }
+                Ok(Ok(Err(error))) => return End::Failed(error.to_string()),
+                Ok(Err(panic)) => {
+                    self.rebuild();
+                    return End::Failed(format!("the MQTT client panicked: {panic}"));
+                }
+                Err(_) => return End::Failed(format!("the broker did not react for {patience:?}")),
+            };
+            let handled = match event {
+                Event::Incoming(Packet::ConnAck(ack)) => self.connected(&ack).map(|new| {
+                    progress = Some(new);
+                }),
+                Event::Incoming(packet) => match &mut progress {
+                    Some(progress) => self.received(packet, progress),
+                    None => Err("the broker spoke before it accepted the connection".to_owned()),
+                },
+                Event::Outgoing(Outgoing::Disconnect) => return End::Closed,
+                Event::Outgoing(_) => Ok(()),
+            };
+            if let Err(why) = handled {
+                return End::Failed(why);
+            }
+        }
+    }
+
+    fn connected(&mut self, ack: &ConnAck) -> Result<Progress, String> {
+        let limits = ack.properties.as_ref();
+        let broker_packet = limits.and_then(|limits| limits.max_packet_size);
+        if broker_packet.is_some_and(|bytes| bytes < 256)
+            || limits.and_then(|limits| limits.receive_max) == Some(0)
+        {
+            return Err("the broker announces limits under which nothing can be sent".to_owned());
+        }
+        if limits.and_then(|limits| limits.max_qos) == Some(0) {
+            return Err("the broker does not take QoS 1".to_owned());
+        }
+        // A server's keep-alive of zero would make pings a storm, a long one hide a dead link.
+        let shortest = Duration::from_secs(5);
+        let keep_alive = self
+            .poll
+            .options
+            .keep_alive()
+            .clamp(shortest, self.options.keep_alive);
+        self.poll.options.set_keep_alive(keep_alive);
+
+        let ours = self.options.maximum_packet;
+        let maximum_packet = broker_packet.map_or(ours, |bytes| bytes.min(ours));
+        let unacknowledged = std::mem::take(&mut self.unacknowledged);
+        let (fit, mut oversize): (Vec<_>, Vec<_>) = unacknowledged
+            .into_iter()
+            .partition(|publish| packet_size(publish) <= maximum_packet as usize);
+        {
+            let mut outbox = lock(&self.outbox);
+            if ack.session_present {
+                self.poll.pending = fit
+                    .into_iter()
+                    .map(|publish| {
+                        Request::Publish(Publish {
+                            dup: true,
+                            ..publish
+                        })
+                    })
+                    .collect();
+            } else {
+                self.poll.pending.clear();
+                outbox.put_back(fit);
+            }
+            oversize.extend(outbox.connected(maximum_packet));
+        }
+        for publish in oversize {
+            let topic = String::from_utf8_lossy(&publish.topic).into_owned();
+            let size = packet_size(&publish);
+            tracing::warn!(
+                topic,
+                size,
+                maximum_packet,
+                "dropped a message that the broker cannot take"
+            );
+            self.inbox.event(Incoming::Dropped { topic, size });
+        }
+        let now = Instant::now();
+        let mut progress = Progress {
+            connected_at: now,
+            session_present: ack.session_present,
+            maximum_packet,
+            subscribe: Subscribing::Due,
+            announced: false,
+            acknowledged_at: now,
+        };
+        if self.options.subscriptions.is_empty() {
+            progress.subscribe = Subscribing::Done;
+            self.announce(&mut progress);
+        }
+        Ok(progress)
+    }
+
+    fn received(&mut self, packet: Packet, progress: &mut Progress) -> Result<(), String> {
+        match packet {
+            Packet::Publish(publish) => return self.message(publish),
+            Packet::SubAck(ack) => {
+                self.report_refusals(&ack);
+                progress.subscribe = Subscribing::Done;
+                self.announce(progress);
+            }
+            Packet::PubAck(_) => progress.acknowledged_at = Instant::now(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn message(&self, publish: Publish) -> Result<(), String> {
+        let Ok(topic) = String::from_utf8(publish.topic.to_vec()) else {
+            return Err("the broker sent a topic that is not UTF-8".to_owned());
+        };
+        if topic.is_empty() {
+            return Err("the broker used a topic alias, although it was told not to".to_owned());
+        }
+        let ack = (publish.qos == QoS::AtLeastOnce)
+            .then(|| (lock(&self.outbox).generation(), publish.pkid));
+        if self
+            .inbox
+            .message(topic, publish.payload, ack, RECEIVE_MAXIMUM.into())
+        {
+            Ok(())
+        } else {
+            Err("the broker sends more than it was told to before it is acknowledged".to_owned())
+        }
+    }
+
+    fn report_refusals(&self, ack: &SubAck) {
+        for ((filter, _), code) in self.options.subscriptions.iter().zip(&ack.return_codes) {
+            if !matches!(code, SubscribeReasonCode::Success(_)) {
+                tracing::warn!(filter, ?code, "the broker refused a subscription");
+                self.inbox.event(Incoming::Refused {
+                    filter: filter.clone(),
+                });
+            }
+        }
+    }
+
+    fn announce(&self, progress: &mut Progress) {
+        if !std::mem::replace(&mut progress.announced, true) {
+            self.inbox.event(Incoming::Connected {
+                session_present: progress.session_present,
+                maximum_packet: progress.maximum_packet,
+            });
+        }
+    }
+
+    /// Hands over what waits, and looks for what never comes.
+    fn before_poll(&mut self, progress: &mut Progress) -> Result<(), String> {
+        let now = Instant::now();
+        let in_flight = self.poll.state.inflight();
+        // A subscription's packet id must not be one that the kept session still uses. When other
+        // messages keep it busy, the session's own subscriptions serve until then.
+        let ids_free = in_flight == 0 && self.poll.pending.is_empty();
+        match progress.subscribe {
+            Subscribing::Due if ids_free || !progress.session_present => {
+                self.poll
+                    .pending
+                    .push_front(Request::Subscribe(subscribe(&self.options)));
+                progress.subscribe = Subscribing::Asked(now);
+            }
+            Subscribing::Due if now > progress.connected_at + SUBSCRIBE_TIMEOUT => {
+                self.announce(progress);
+            }
+            Subscribing::Asked(at) if now > at + SUBSCRIBE_TIMEOUT => {
+                return Err("the broker did not answer a subscription".to_owned());
+            }
+            _ => {}
+        }
+        if in_flight == 0 {
+            progress.acknowledged_at = now;
+        } else if now > progress.acknowledged_at + 2 * self.options.keep_alive {
+            return Err("the broker does not acknowledge messages".to_owned());
+        }
+        let mut outbox = lock(&self.outbox);
+        self.poll.pending.extend(outbox.take_acks());
+        if self.poll.pending.is_empty() {
+            outbox.refill();
+        }
+        Ok(())
+    }
+
+    /// Sorts what an ended connection leaves.
+    fn clear_up(&mut self) {
+        self.poll.clean();
+        let buffered = std::mem::take(&mut self.poll.state.events);
+        let pending = std::mem::take(&mut self.poll.pending);
+        let collided = self.poll.state.collision.take();
+        for event in buffered {
+            if let Event::Incoming(Packet::Publish(publish)) = event {
+                // Delivered once more if it was to be acknowledged: no harm.
+                if let Err(why) = self.message(publish) {
+                    tracing::debug!(why, "left behind");
+                }
+            }
+        }
+        let mut outbox = lock(&self.outbox);
+        outbox.disconnected();
+        outbox.put_back(collided.into_iter().collect());
+        let (sent, unsent) = sort(pending);
+        outbox.put_back(unsent);
+        self.unacknowledged.extend(sent);
+    }
+
+    /// After a panic nothing in there is to be trusted but what was to be sent.
+    fn rebuild(&mut self) {
+        let (client, fresh) = AsyncClient::new(mqtt_options(&self.options), HANDED_OVER);
+        let mut broken = std::mem::replace(&mut self.poll, fresh);
+        broken.clean();
+        let mut outbox = lock(&self.outbox);
+        outbox.replace(client);
+        let (sent, unsent) = sort(broken.pending);
+        outbox.put_back(unsent);
+        self.unacknowledged.extend(sent);
+    }
+}
+
+/// QoS 1 messages that have a packet id, and those that were never sent. QoS 0 is dropped, and so
+/// is everything that only meant something to the ended connection.
+fn sort(pending: VecDeque<Request>) -> (Vec<Publish>, Vec<Publish>) {
+    pending
+        .into_iter()
+        .filter_map(|request| match request {
+            Request::Publish(publish) if publish.qos != QoS::AtMostOnce => Some(publish),
+            _ => None,
+        })
+        .partition(|publish| publish.pkid != 0)
+}
+
+fn subscribe(options: &Options) -> Subscribe {
+    let filters = options
+        .subscriptions
+        .iter()
+        .map(|(filter, qos)| Filter::new(filter, level(*qos)));
+    Subscribe::new_many(filters, None)
+}
+
+fn level(qos: Qos) -> QoS {
+    match qos {
+        Qos::AtMostOnce => QoS::AtMostOnce,
+        Qos::AtLeastOnce => QoS::AtLeastOnce,
+    }
+}
+
+fn mqtt_options(options: &Options) -> MqttOptions {
+    let mut mqtt = MqttOptions::new(
+        &options.client_id,
+        options.broker.host(),
+        options.broker.port(),
+    );
+    let mut network = NetworkOptions::new();
+    network.set_tcp_nodelay(true);
+    mqtt.set_network_options(network);
+    mqtt.set_keep_alive(options.keep_alive);
+    mqtt.set_connection_timeout(CONNECT_TIMEOUT.as_secs());
+    mqtt.set_outgoing_inflight_upper_limit(IN_FLIGHT);
+    mqtt.set_manual_acks(true);
+    let mut properties = ConnectProperties::new();
+    properties.max_packet_size = Some(options.maximum_packet);
+    properties.receive_maximum = Some(RECEIVE_MAXIMUM);
+    match options.session {
+        Session::Clean => {
+            mqtt.set_clean_start(true);
+        }
+        Session::Kept(expiry) => {
+            mqtt.set_clean_start(false);
+            properties.session_expiry_interval =
+                Some(u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX));
+        }
+    }
+    mqtt.set_connect_properties(properties);
+    if let Some(will) = &options.will {
+        let payload = will.payload.clone();
+        mqtt.set_last_will(LastWill::new(
+            &will.topic,
+            payload,
+            level(will.qos),
+            false,
+            None,
+        ));
+    }
+    mqtt
+}
+
+/// Polls a future that may panic, since what a broker sends reaches a parser that is not ours.
+async fn contained<F: Future>(future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    poll_fn(
+        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Err(panic) => Poll::Ready(Err(said(panic.as_ref()))),
+        },
+    )
+    .await
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}

@@ -1,0 +1,314 @@
+//! What waits to be sent. Callers put messages in and never wait; the connection takes them out.
+//!
+//! QoS 0 is worth nothing later, so it is refused while there is no connection. QoS 1 waits here,
+//! within bounds, through lost connections and lost sessions, until the broker acknowledged it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rumqttc::v5::mqttbytes::v5::{PubAck, Publish};
+use rumqttc::v5::mqttbytes::{QoS, valid_topic};
+use rumqttc::v5::{AsyncClient, ClientError, Request};
+use selvedge_protocol::topic::Qos;
+
+use crate::options::QueueLimit;
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// Larger than the broker or this client allows; it will not fit later either.
+    #[error("a packet of {size} bytes is larger than the {limit} that may be sent")]
+    TooLarge {
+        /// Size of the whole packet in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: u32,
+    },
+    /// The queue is full: try later or drop it.
+    #[error("{0} messages wait to be sent already")]
+    Full(usize),
+    /// QoS 0 while there is no connection.
+    #[error("there is no connection to the broker")]
+    Offline,
+    /// A topic that may not be published to.
+    #[error("`{0}` is not a topic to publish to")]
+    Topic(String),
+    /// The client has been closed.
+    #[error("the client is closed")]
+    Closed,
+}
+
+pub(crate) struct Outbox {
+    client: AsyncClient,
+    state: State,
+    /// Counts connections: an acknowledgement of another one's message means nothing.
+    generation: u64,
+    limit: QueueLimit,
+    largest: u32,
+    waiting: VecDeque<Publish>,
+    bytes: usize,
+    acks: Vec<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Offline,
+    Connected,
+    Closed,
+}
+
+impl Outbox {
+    pub fn new(client: AsyncClient, limit: QueueLimit, largest: u32) -> Self {
+        Self {
+            client,
+            state: State::Offline,
+            generation: 0,
+            limit,
+            largest,
+            waiting: VecDeque::new(),
+            bytes: 0,
+            acks: Vec::new(),
+        }
+    }
+
+    pub fn publish(&mut self, topic: String, qos: Qos, payload: Bytes) -> Result<(), PublishError> {
+        if topic.is_empty() || topic.len() > 1024 || topic.contains('\0') || !valid_topic(&topic) {
+            return Err(PublishError::Topic(topic.chars().take(120).collect()));
+        }
+        let qos = match qos {
+            Qos::AtMostOnce => QoS::AtMostOnce,
+            Qos::AtLeastOnce => QoS::AtLeastOnce,
+        };
+        let publish = Publish::new(topic, qos, payload, None);
+        let size = packet_size(&publish);
+        if size > self.largest as usize {
+            return Err(PublishError::TooLarge {
+                size,
+                limit: self.largest,
+            });
+        }
+        match (self.state, qos) {
+            (State::Closed, _) => return Err(PublishError::Closed),
+            (State::Offline, QoS::AtMostOnce) => return Err(PublishError::Offline),
+            _ => {}
+        }
+        let cost = cost(&publish);
+        if self.waiting.len() >= self.limit.messages || self.bytes + cost > self.limit.bytes {
+            return Err(PublishError::Full(self.waiting.len()));
+        }
+        let rest = match self.state {
+            State::Connected if self.waiting.is_empty() => self.hand_over(publish),
+            _ => Some(publish),
+        };
+        if let Some(publish) = rest {
+            self.bytes += cost;
+            self.waiting.push_back(publish);
+        }
+        Ok(())
+    }
+
+    /// Hands what waits to rumqttc, as much as it takes now.
+    pub fn refill(&mut self) {
+        while let Some(publish) = self.waiting.pop_front() {
+            let cost = cost(&publish);
+            match self.hand_over(publish) {
+                None => self.bytes -= cost,
+                Some(publish) => {
+                    self.waiting.push_front(publish);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// There is a connection. What has become too large for it is taken out and returned.
+    pub fn connected(&mut self, largest: u32) -> Vec<Publish> {
+        self.state = State::Connected;
+        self.generation += 1;
+        self.largest = largest;
+        self.acks.clear();
+        let (fit, oversize): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|publish| packet_size(publish) <= largest as usize);
+        self.waiting = fit.into();
+        self.bytes = self.waiting.iter().map(cost).sum();
+        oversize
+    }
+
+    /// There is none. QoS 0 that waited is dropped.
+    pub fn disconnected(&mut self) {
+        if self.state != State::Closed {
+            self.state = State::Offline;
+        }
+        self.acks.clear();
+        self.waiting
+            .retain(|publish| publish.qos != QoS::AtMostOnce);
+        self.bytes = self.waiting.iter().map(cost).sum();
+    }
+
+    /// Messages that were handed over but never acknowledged wait again, before all others.
+    pub fn put_back(&mut self, publishes: Vec<Publish>) {
+        for mut publish in publishes.into_iter().rev() {
+            publish.pkid = 0;
+            publish.dup = false;
+            self.bytes += cost(&publish);
+            self.waiting.push_front(publish);
+        }
+    }
+
+    /// Nothing is taken any more.
+    pub fn close(&mut self) {
+        self.state = State::Closed;
+    }
+
+    /// The client was replaced.
+    pub fn replace(&mut self, client: AsyncClient) {
+        self.client = client;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Says goodbye behind everything that was handed over; `false` if there is no room yet.
+    pub fn disconnect(&self) -> bool {
+        self.client.try_disconnect().is_ok()
+    }
+
+    /// Acknowledges a message of connection `generation`.
+    pub fn acknowledge(&mut self, generation: u64, pkid: u16) {
+        if generation != self.generation || self.state != State::Connected {
+            return;
+        }
+        let acknowledged = Publish {
+            qos: QoS::AtLeastOnce,
+            pkid,
+            ..Publish::default()
+        };
+        if self.client.try_ack(&acknowledged).is_err() {
+            self.acks.push(pkid);
+        }
+    }
+
+    /// Acknowledgements for which rumqttc had no room.
+    pub fn take_acks(&mut self) -> Vec<Request> {
+        let acks = std::mem::take(&mut self.acks);
+        acks.into_iter()
+            .map(|pkid| Request::PubAck(PubAck::new(pkid, None)))
+            .collect()
+    }
+
+    /// The message again, if rumqttc has no room for it.
+    fn hand_over(&self, publish: Publish) -> Option<Publish> {
+        let topic = String::from_utf8_lossy(&publish.topic).into_owned();
+        let sent =
+            self.client
+                .try_publish(topic, publish.qos, publish.retain, publish.payload.clone());
+        match sent {
+            Ok(()) => None,
+            Err(ClientError::Request(_) | ClientError::TryRequest(_)) => Some(publish),
+        }
+    }
+}
+
+/// Size of the whole packet, packet id included.
+pub(crate) fn packet_size(publish: &Publish) -> usize {
+    let mut sized = publish.clone();
+    sized.pkid = 1;
+    sized.size()
+}
+
+fn cost(publish: &Publish) -> usize {
+    publish.topic.len() + publish.payload.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rumqttc::v5::MqttOptions;
+
+    fn outbox(room: usize) -> (Outbox, rumqttc::v5::EventLoop) {
+        let (client, poll) = AsyncClient::new(MqttOptions::new("x", "localhost", 1), room);
+        (
+            Outbox::new(
+                client,
+                QueueLimit {
+                    messages: 3,
+                    bytes: 1000,
+                },
+                500,
+            ),
+            poll,
+        )
+    }
+
+    fn publish(outbox: &mut Outbox, qos: Qos, size: usize) -> Result<(), PublishError> {
+        outbox.publish("a/b".into(), qos, Bytes::from(vec![0; size]))
+    }
+
+    #[test]
+    fn qos_1_waits_within_bounds_and_qos_0_does_not_wait() {
+        let (mut outbox, _poll) = outbox(2);
+        assert_eq!(
+            publish(&mut outbox, Qos::AtMostOnce, 1),
+            Err(PublishError::Offline)
+        );
+        for _ in 0..3 {
+            assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Ok(()));
+        }
+        assert_eq!(
+            publish(&mut outbox, Qos::AtLeastOnce, 1),
+            Err(PublishError::Full(3))
+        );
+        outbox.connected(500);
+        outbox.refill();
+        assert_eq!(outbox.waiting.len(), 1);
+        assert_eq!(publish(&mut outbox, Qos::AtMostOnce, 1), Ok(()));
+        outbox.disconnected();
+        assert_eq!(outbox.waiting.len(), 1);
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 400), Ok(()));
+        assert!(matches!(
+            publish(&mut outbox, Qos::AtLeastOnce, 480),
+            Ok(())
+        ));
+        assert_eq!(
+            publish(&mut outbox, Qos::AtLeastOnce, 400),
+            Err(PublishError::Full(3))
+        );
+        outbox.close();
+        assert_eq!(
+            publish(&mut outbox, Qos::AtLeastOnce, 1),
+            Err(PublishError::Closed)
+        );
+    }
+
+    #[test]
+    fn nothing_too_large_is_taken_or_kept() {
+        let (mut outbox, _poll) = outbox(2);
+        let largest = 500 - 1 - 2 - 2 - 3 - 2 - 1;
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, largest), Ok(()));
+        assert_eq!(
+            publish(&mut outbox, Qos::AtLeastOnce, largest + 1),
+            Err(PublishError::TooLarge {
+                size: 501,
+                limit: 500
+            })
+        );
+        assert_eq!(outbox.connected(499).len(), 1);
+        assert!(outbox.is_empty());
+        assert_eq!(outbox.bytes, 0);
+    }
+
+    #[test]
+    fn wildcards_and_empty_topics_are_refused() {
+        let (mut outbox, _poll) = outbox(2);
+        for topic in ["", "a/#", "a/+/b", "a\0b"] {
+            let refused = outbox.publish(topic.into(), Qos::AtLeastOnce, Bytes::new());
+            assert!(matches!(refused, Err(PublishError::Topic(_))), "{topic:?}");
+        }
+    }
+}
