@@ -81,7 +81,7 @@ fn folder(stack: &Stack, version: &str, last: f64) -> String {
 
 fn push(stack: &Stack, folder: &str, version: &str, release: u64) {
     let out = stack.path(&format!("identity-{version}.pkg"));
-    Selvedge::new().run(&["package", folder, "--release", &release.to_string(), "--out", &out, "--no-check"]);
+    Selvedge::new().run(&["package", folder, "--release", &release.to_string(), "--out", &out, "--skip-acceptance"]);
     stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
     stack.selvedge().run(&["deploy", "identity", "--target", DEVICE]);
 }
