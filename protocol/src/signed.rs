@@ -96,19 +96,40 @@ pub fn sign(
     device: &DeviceId,
     payload: Vec<u8>,
 ) -> Result<Vec<u8>, SignedError> {
-    CoseSign1Builder::new()
+    sign_with(purpose, device, payload, |bytes| {
+        key.0
+            .sign(bytes)
+            .as_ref()
+            .try_into()
+            .map_err(|_| SignedError::Key)
+    })
+}
+
+/// Like [`sign`], with a key that is somewhere else: `signer` makes the raw ed25519 signature.
+pub fn sign_with<E: From<SignedError>>(
+    purpose: Purpose,
+    device: &DeviceId,
+    payload: Vec<u8>,
+    signer: impl FnOnce(&[u8]) -> Result<[u8; 64], E>,
+) -> Result<Vec<u8>, E> {
+    let message = CoseSign1Builder::new()
         .protected(
             HeaderBuilder::new()
                 .algorithm(iana::Algorithm::EdDSA)
                 .build(),
         )
         .payload(payload)
-        .create_signature(&bound_to(purpose, device), |bytes| {
-            key.0.sign(bytes).as_ref().to_vec()
-        })
-        .build()
+        .try_create_signature(&bound_to(purpose, device), |bytes| {
+            signer(bytes).map(|signature| signature.to_vec())
+        })?
+        .build();
+    let bytes = message
         .to_vec()
-        .map_err(|error| SignedError::Malformed(error.to_string()))
+        .map_err(|error| SignedError::Malformed(error.to_string()))?;
+    if bytes.len() > LARGEST {
+        return Err(SignedError::TooLarge(bytes.len()).into());
+    }
+    Ok(bytes)
 }
 
 /// The payload, if `key` signed it for this purpose and this device.

@@ -67,8 +67,11 @@ impl Pace {
         let stale = self
             .shortest
             .is_some_and(|(_, seen)| at.saturating_sub(seen) > ROUND_TRIP_HOLDS);
-        if stale && !self.drain && self.window > FIRST_WINDOW {
+        if stale && self.window > FIRST_WINDOW {
             self.drain = true;
+        } else if stale {
+            // So small a window makes no queue to speak of.
+            self.shortest = None;
         }
         if self.drain && in_flight == 0 {
             self.drain = false;
