@@ -1,2 +1,152 @@
-//! placeholder
-fn main() {}
+//! `selvedge-registry`: the registry, and the embedded broker for one machine.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use selvedge_registry::{devices, serve};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The registry of compute targets.
+#[derive(Debug, Parser)]
+#[command(name = "selvedge-registry", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the registry.
+    Serve(Serve),
+    /// Run the embedded MQTT broker, for one machine.
+    #[cfg(feature = "embedded-broker")]
+    Broker(Broker),
+}
+
+#[derive(Debug, clap::Args)]
+struct Serve {
+    /// Directory for the database, blobs, the token and metadata files.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Loopback address of the REST interface; port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8443")]
+    listen: SocketAddr,
+    /// The MQTT broker; devices are told the same.
+    #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
+    broker: String,
+    /// MQTT client id, unique on the broker.
+    #[arg(long, value_name = "ID", default_value = "selvedge-registry")]
+    client_id: String,
+    /// Folder with the online keys (`<keys>/online` of `selvedge keys init`).
+    #[arg(long, value_name = "DIR")]
+    online_keys: PathBuf,
+    /// Folder with the roots of trust (`<keys>/roots` of `selvedge keys init`).
+    #[arg(long, value_name = "DIR")]
+    roots: PathBuf,
+    /// File that gets the REST address once it listens.
+    #[arg(long, value_name = "FILE")]
+    address_file: Option<PathBuf>,
+}
+
+#[cfg(feature = "embedded-broker")]
+#[derive(Debug, clap::Args)]
+struct Broker {
+    /// Loopback address to listen on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:1883")]
+    listen: SocketAddr,
+    /// Directory for sessions and messages.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// File that gets the address once clients can connect.
+    #[arg(long, value_name = "FILE")]
+    address_file: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SELVEDGE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("info,mqtt5=warn,mqtt5_protocol=warn")
+    });
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    match start(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("selvedge-registry: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        // Before anything is opened, so that no signal ends the process half-way.
+        let stop = stop_signal()?;
+        match command {
+            Command::Serve(serve) => serve::run(serve.options(), stop).await?,
+            #[cfg(feature = "embedded-broker")]
+            Command::Broker(broker) => {
+                selvedge_registry::broker::run(broker.options(), stop).await?
+            }
+        }
+        Ok(())
+    })
+}
+
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+impl Serve {
+    fn options(self) -> serve::Options {
+        let Self {
+            data,
+            listen,
+            broker,
+            client_id,
+            online_keys,
+            roots,
+            address_file,
+        } = self;
+        serve::Options {
+            data,
+            listen,
+            broker,
+            client_id,
+            online_keys,
+            roots,
+            address_file,
+            blocks: devices::Limits::default(),
+        }
+    }
+}
+
+#[cfg(feature = "embedded-broker")]
+impl Broker {
+    fn options(self) -> selvedge_registry::broker::Options {
+        let Self {
+            listen,
+            data,
+            address_file,
+        } = self;
+        selvedge_registry::broker::Options {
+            listen,
+            data,
+            address_file,
+        }
+    }
+}

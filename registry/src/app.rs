@@ -1,0 +1,63 @@
+//! What the parts of a running registry share.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use selvedge_package::DeviceId;
+use tokio::sync::Notify;
+
+use crate::blobs::Blobs;
+use crate::presence::Presences;
+use crate::rest::token::Token;
+use crate::store::Store;
+use crate::trust::Trust;
+
+/// Everything that handlers need.
+#[derive(Debug)]
+pub struct App {
+    /// The database.
+    pub store: Store,
+    /// Blobs.
+    pub blobs: Blobs,
+    /// Keys, roots and what is signed.
+    pub trust: Trust,
+    /// The bearer token.
+    pub token: Token,
+    /// Who was heard, and when.
+    pub presences: Presences,
+    /// Whose desired state changed.
+    pub changed: Changed,
+    /// The broker's address as devices are told.
+    pub broker: String,
+}
+
+/// Devices whose desired state changed and that were not told yet. Bounded by the number of
+/// targets, since each is in it once.
+#[derive(Debug, Default)]
+pub struct Changed {
+    devices: Mutex<BTreeSet<DeviceId>>,
+    notify: Notify,
+}
+
+impl Changed {
+    /// Add a device.
+    pub fn add(&self, device: DeviceId) {
+        self.devices
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(device);
+        self.notify.notify_one();
+    }
+
+    /// Wait for devices and take them all.
+    pub async fn take(&self) -> BTreeSet<DeviceId> {
+        loop {
+            let taken =
+                std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
+            if !taken.is_empty() {
+                return taken;
+            }
+            self.notify.notified().await;
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Blocks: answered without state, at a bounded rate, and only to devices that need them.
+//!
+//! A device gets the blobs of packages that are assigned to it and its own desired state, nothing
+//! else; what is not for it does not exist for it. Whoever asks for more than the rate allows is
+//! told when to ask again, and so is everyone when too many requests wait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use selvedge_mqtt::Handle;
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::block::{self, HEADER};
+use selvedge_protocol::message::{Need, Refusal};
+use selvedge_protocol::topic::{Kind, Topic};
+use tokio::sync::Semaphore;
+
+use super::bucket::{Bucket, Rate};
+use crate::app::App;
+use crate::blobs::Reader;
+use crate::clock;
+use crate::error::Error;
+
+/// What looking for a desired state costs, in bytes of the device's rate.
+const REBUILD: u64 = 256 << 10;
+
+/// What answering may take.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes a second to one device: stops one from starving the others.
+    pub device: Rate,
+    /// Bytes a second to all: stops them together from filling the link and the disk's queue.
+    pub all: Rate,
+    /// Requests that are answered or wait: stops a flood from filling memory.
+    pub requests: usize,
+    /// Desired states kept in memory for devices that pull them.
+    pub states: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            device: Rate {
+                per_second: 64 << 20,
+                burst: 8 << 20,
+            },
+            all: Rate {
+                per_second: 512 << 20,
+                burst: 64 << 20,
+            },
+            requests: 64,
+            states: 16,
+        }
+    }
+}
+
+/// Answers requests for blocks.
+#[derive(Debug)]
+pub struct Blocks {
+    app: Arc<App>,
+    limits: Limits,
+    free: Semaphore,
+    buckets: Mutex<Buckets>,
+    states: Mutex<Vec<(DeviceId, Digest, Arc<Vec<u8>>)>>,
+}
+
+#[derive(Debug)]
+struct Buckets {
+    all: Bucket,
+    devices: BTreeMap<DeviceId, Bucket>,
+}
+
+/// Where the bytes of a blob are.
+enum Source {
+    File(Reader),
+    Memory(Arc<Vec<u8>>),
+}
+
+impl Blocks {
+    /// Ready to answer.
+    pub fn new(app: Arc<App>, limits: Limits, now: Instant) -> Self {
+        let all = Bucket::new(limits.all, now);
+        Self {
+            app,
+            free: Semaphore::new(limits.requests),
+            buckets: Mutex::new(Buckets {
+                all,
+                devices: BTreeMap::new(),
+            }),
+            states: Mutex::new(Vec::new()),
+            limits,
+        }
+    }
+
+    /// Keep a desired state that a device was told to pull.
+    pub fn offer(&self, device: &DeviceId, digest: Digest, bytes: Arc<Vec<u8>>) {
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        states.retain(|(other, _, _)| other != device);
+        if states.len() >= self.limits.states {
+            states.remove(0);
+        }
+        states.push((device.clone(), digest, bytes));
+    }
+
+    /// Answer one request, now or never: nothing waits here but the disk.
+    pub async fn answer(&self, device: &DeviceId, need: &Need, handle: &Handle) {
+        let refusal = match self.send(device, need, handle).await {
+            Ok(None) => return,
+            Ok(Some(refusal)) => refusal,
+            Err(error) => {
+                tracing::error!(%device, "cannot answer a request for blocks: {}", error.chain());
+                Refusal::Busy {
+                    retry_after_ms: 5_000,
+                }
+            }
+        };
+        match block::refusal_frame(need.transfer, &refusal) {
+            // One that finds no room is asked for again, like a block.
+            Ok(frame) => drop(publish(handle, device, frame)),
+            Err(error) => tracing::error!("cannot write a refusal: {error}"),
+        }
+    }
+
+    async fn send(
+        &self,
+        device: &DeviceId,
+        need: &Need,
+        handle: &Handle,
+    ) -> Result<Option<Refusal>, Error> {
+        let Ok(_permit) = self.free.try_acquire() else {
+            return Ok(Some(Refusal::Busy {
+                retry_after_ms: 200,
+            }));
+        };
+        let Some((size, source)) = self.find(device, &need.digest).await? else {
+            return Ok(Some(Refusal::Unknown));
+        };
+        let spans: Vec<block::Span> = match block::answer(need, size) {
+            Ok(spans) => spans.collect(),
+            Err(error) => {
+                tracing::debug!(%device, "a request for blocks is not answered: {error}");
+                return Ok(Some(Refusal::Unknown));
+            }
+        };
+        let bytes = spans
+            .iter()
+            .map(|span| u64::from(span.length) + HEADER as u64)
+            .sum();
+        if let Err(refusal) = self.take(device, bytes, clock::instant()) {
+            return Ok(Some(refusal));
+        }
+        let transfer = need.transfer;
+        let frames = tokio::task::spawn_blocking(move || read_frames(&source, transfer, &spans))
+            .await
+            .map_err(|error| Error::File {
+                action: "read blocks from",
+                path: need.digest.hex().into(),
+                source: std::io::Error::other(error),
+            })??;
+        for frame in frames {
+            // A full queue loses the rest: the device's bitmap asks for it again.
+            if !publish(handle, device, frame) {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
+    async fn find(
+        &self,
+        device: &DeviceId,
+        digest: &Digest,
+    ) -> Result<Option<(u64, Source)>, Error> {
+        if let Some(size) = self.app.store.blob_for(device, digest).await? {
+            let reader = self.app.blobs.reader(digest)?;
+            return Ok(reader.map(|reader| (size, Source::File(reader))));
+        }
+        let kept = {
+            let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+            let mine = states
+                .iter()
+                .find(|(owner, known, _)| owner == device && known == digest);
+            mine.map(|(_, _, bytes)| Arc::clone(bytes))
+        };
+        let bytes = match kept {
+            Some(bytes) => bytes,
+            // After a restart the same bytes come from the database, if they are still the newest.
+            None => match self.rebuild(device).await? {
+                Some(bytes) if Digest::of(&bytes) == *digest => {
+                    let bytes = Arc::new(bytes);
+                    self.offer(device, *digest, Arc::clone(&bytes));
+                    bytes
+                }
+                _ => return Ok(None),
+            },
+        };
+        Ok(Some((bytes.len() as u64, Source::Memory(bytes))))
+    }
+
+    async fn rebuild(&self, device: &DeviceId) -> Result<Option<Vec<u8>>, Error> {
+        let enrolled = self
+            .app
+            .store
+            .target(device)
+            .await?
+            .is_some_and(|target| target.public_key.is_some());
+        // Whoever asks for what is not there must not make the registry work without bound.
+        if !enrolled || self.take(device, REBUILD, clock::instant()).is_err() {
+            return Ok(None);
+        }
+        self.app.trust.bundle(&self.app.store, device).await
+    }
+
+    fn take(&self, device: &DeviceId, bytes: u64, now: Instant) -> Result<(), Refusal> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = |wait: std::time::Duration| Refusal::Busy {
+            retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1),
+        };
+        // Only enrolled devices come here: there are as many as targets, at most.
+        let rate = self.limits.device;
+        let mine = buckets
+            .devices
+            .entry(device.clone())
+            .or_insert_with(|| Bucket::new(rate, now));
+        mine.take(bytes, now).map_err(busy)?;
+        if let Err(wait) = buckets.all.take(bytes, now) {
+            if let Some(mine) = buckets.devices.get_mut(device) {
+                mine.give_back(bytes);
+            }
+            return Err(busy(wait));
+        }
+        Ok(())
+    }
+}
+
+fn read_frames(
+    source: &Source,
+    transfer: u32,
+    spans: &[block::Span],
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut frames = Vec::with_capacity(spans.len());
+    for span in spans {
+        let length = span.length as usize;
+        let mut frame = Vec::with_capacity(HEADER + length);
+        frame.extend_from_slice(&block::header(transfer, span.number));
+        match source {
+            Source::File(reader) => {
+                frame.resize(HEADER + length, 0);
+                reader.read_at(&mut frame[HEADER..], span.offset)?;
+            }
+            Source::Memory(bytes) => {
+                // The spans were made for this length.
+                let from = usize::try_from(span.offset).unwrap_or(usize::MAX);
+                frame.extend_from_slice(
+                    bytes
+                        .get(from..from.saturating_add(length))
+                        .unwrap_or_default(),
+                );
+            }
+        }
+        frames.push(frame);
+    }
+    Ok(frames)
+}
+
+fn publish(handle: &Handle, device: &DeviceId, frame: Vec<u8>) -> bool {
+    let topic = Topic::new(device.clone(), Kind::Block);
+    match handle.publish(&topic.to_string(), Kind::Block.qos(), frame) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!(%device, "a block was not sent: {error}");
+            false
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The registry's side of MQTT: what devices say, and what they are told.
+//!
+//! Every message may be hostile, come twice, late, or out of order. Messages of devices that nobody
+//! made a target for are dropped. One loop handles what changes the database, in the order that it
+//! came; requests for blocks are answered beside it.
+
+pub mod blocks;
+mod bucket;
+mod enrol;
+mod reports;
+mod want;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use selvedge_mqtt::{Handle, Inbox, Incoming};
+use selvedge_package::DeviceId;
+use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::message::{Birth, Heartbeat, Rows, Want};
+use selvedge_protocol::topic::{Kind, Topic};
+use tokio::sync::watch;
+
+use crate::app::App;
+use crate::clock;
+use crate::error::Error;
+use crate::rest::server::stopped;
+use crate::store::presence::Presence;
+
+pub use blocks::{Blocks, Limits};
+use bucket::{Bucket, Rate};
+
+/// How often presence is stored.
+const FLUSH: Duration = Duration::from_secs(20);
+/// How often metadata is looked through for what must be signed again.
+const REFRESH: Duration = Duration::from_secs(900);
+/// Desired states for one device: each may be a signature and some files.
+const STATES: Rate = Rate {
+    per_second: 1,
+    burst: 10,
+};
+/// A device that still has an older desired state is told again after this long.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Longest nonce, agent version, and list of capabilities of a birth.
+const NONCE: usize = 64;
+const AGENT: usize = 64;
+const CAPABILITIES: usize = 32;
+
+/// The MQTT side of a registry.
+pub struct Devices {
+    app: Arc<App>,
+    blocks: Arc<Blocks>,
+    handle: Handle,
+    /// Largest packet that the broker takes, in bytes.
+    maximum_packet: u32,
+    /// For envelopes: the registry's start, and a count.
+    epoch: u64,
+    sequence: u64,
+    told: BTreeMap<DeviceId, Told>,
+}
+
+/// When a device was last told what it shall run. One for each target at most.
+struct Told {
+    bucket: Bucket,
+    at: Instant,
+}
+
+impl Devices {
+    /// Ready to run; `limits` are for blocks.
+    pub fn new(app: Arc<App>, handle: Handle, limits: Limits) -> Self {
+        let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::instant()));
+        let epoch = u64::try_from(clock::now().as_second()).unwrap_or(0);
+        Self {
+            app,
+            blocks,
+            handle,
+            maximum_packet: 0,
+            epoch,
+            sequence: 0,
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Handle messages and changes until `stop` says so.
+    pub async fn run(mut self, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
+        let mut flush = tokio::time::interval(FLUSH);
+        let mut refresh = tokio::time::interval(REFRESH);
+        for timer in [&mut flush, &mut refresh] {
+            timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
+        let app = Arc::clone(&self.app);
+        loop {
+            let result = tokio::select! {
+                () = stopped(&mut stop) => break,
+                incoming = inbox.recv() => match incoming {
+                    Some(incoming) => self.incoming(incoming).await,
+                    None => break,
+                },
+                changed = app.changed.take() => {
+                    for device in changed {
+                        let told = self.tell_if_online(&device).await;
+                        self.log(&device, "tell what changed", told);
+                    }
+                    Ok(())
+                }
+                _ = flush.tick() => self.app.presences.flush(&self.app.store).await,
+                _ = refresh.tick() => self.refresh().await,
+            };
+            if let Err(error) = result {
+                tracing::error!("{}", error.chain());
+            }
+        }
+        if let Err(error) = self.app.presences.flush(&self.app.store).await {
+            tracing::error!("{}", error.chain());
+        }
+        self.handle.close();
+        // What waits is sent, within the two seconds that the client takes at most.
+        while inbox.recv().await.is_some() {}
+    }
+
+    async fn incoming(&mut self, incoming: Incoming) -> Result<(), Error> {
+        match incoming {
+            Incoming::Connected { maximum_packet, .. } => {
+                tracing::info!(maximum_packet, "connected to the broker");
+                self.maximum_packet = maximum_packet;
+                // Devices may have been there all the while: they give no birth again.
+                for device in self.app.store.enrolled().await? {
+                    let told = self.tell_if_behind(&device).await;
+                    self.log(&device, "tell it what to run", told);
+                }
+                Ok(())
+            }
+            Incoming::Disconnected { why, retry_in } => {
+                tracing::warn!(?retry_in, "not connected to the broker: {why}");
+                Ok(())
+            }
+            Incoming::Refused { filter } => {
+                tracing::error!("the broker refuses the subscription {filter}: no device is heard");
+                Ok(())
+            }
+            Incoming::Dropped { topic, size } => {
+                tracing::error!("a message of {size} bytes on {topic} is too large for the broker");
+                Ok(())
+            }
+            Incoming::Message { topic, payload } => {
+                let topic = match Topic::parse(&topic) {
+                    Ok(topic) => topic,
+                    Err(error) => {
+                        tracing::debug!("a message is dropped: {error}");
+                        return Ok(());
+                    }
+                };
+                let envelope = match Envelope::decode(&payload) {
+                    Ok(envelope) => envelope,
+                    Err(error) => {
+                        tracing::debug!(device = %topic.device, "a message is dropped: {error}");
+                        return Ok(());
+                    }
+                };
+                let result = self.message(&topic, envelope).await;
+                self.log(&topic.device, "handle its message", result);
+                Ok(())
+            }
+        }
+    }
+
+    /// One message. The kind of topic and the type of the body must be of each other.
+    async fn message(&mut self, topic: &Topic, envelope: Envelope) -> Result<(), Error> {
+        let device = &topic.device;
+        let epoch = envelope.epoch;
+        match (topic.kind, envelope.body) {
+            (Kind::Need, Body::Need(need)) => {
+                let (blocks, handle, device) = (
+                    Arc::clone(&self.blocks),
+                    self.handle.clone(),
+                    device.clone(),
+                );
+                self.heard(&device, epoch).await?;
+                tokio::spawn(async move { blocks.answer(&device, &need, &handle).await });
+                Ok(())
+            }
+            (Kind::Birth, Body::Birth(birth)) => self.birth(device, epoch, birth).await,
+            (Kind::Heartbeat, Body::Heartbeat(heartbeat)) => {
+                self.heartbeat(device, epoch, heartbeat).await
+            }
+            (Kind::Will, Body::Will(_)) => {
+                let gone = |presence: &mut Presence| presence.gone |= presence.epoch == epoch;
+                self.app
+                    .presences
+                    .update(&self.app.store, device, gone)
+                    .await
+                    .map(drop)
+            }
+            (Kind::State, Body::State(rows)) => self.state(device, epoch, &rows).await,
+            (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(device, &enrol).await,
+            (kind, body) => {
+                tracing::debug!(%device, "a `{}` on a topic for {kind:?} is dropped", body.ty());
+                Ok(())
+            }
+        }
+    }
+
+    async fn heard(&self, device: &DeviceId, epoch: u64) -> Result<(), Error> {
+        let now_ms = clock::now().as_millisecond();
+        let heard = |presence: &mut Presence| {
+            if epoch >= presence.epoch {
+                presence.last_heard_ms = presence.last_heard_ms.max(now_ms);
+                presence.gone = false;
+            }
+        };
+        self.app
+            .presences
+            .update(&self.app.store, device, heard)
+            .await
+            .map(drop)
+    }
+
+    async fn birth(&mut self, device: &DeviceId, epoch: u64, birth: Birth) -> Result<(), Error> {
+        let capabilities = birth
+            .capabilities
+            .iter()
+            .all(|capability| capability.len() <= AGENT);
+        if birth.nonce.len() > NONCE
+            || birth.agent.len() > AGENT
+            || birth.capabilities.len() > CAPABILITIES
+            || !capabilities
+            || epoch > i64::MAX as u64
+        {
+            tracing::warn!(%device, "its birth is out of bounds and dropped");
+            return Ok(());
+        }
+        let Some(target) = self.app.store.target(device).await? else {
+            tracing::debug!(%device, "the birth of an unknown device is dropped");
+            return Ok(());
+        };
+        if let Some(known) = self.app.presences.get(&self.app.store, device).await?
+            && known.epoch > epoch
+        {
+            return Ok(());
+        }
+        let last_heard_ms = clock::now().as_millisecond();
+        let presence = Presence {
+            epoch,
+            birth,
+            last_heard_ms,
+            gone: false,
+        };
+        self.app.store.keep_presence(device, &presence).await?;
+        self.app.presences.set_stored(device, presence);
+        match target.public_key {
+            Some(_) => self.tell(device).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn heartbeat(
+        &mut self,
+        device: &DeviceId,
+        epoch: u64,
+        heartbeat: Heartbeat,
+    ) -> Result<(), Error> {
+        let now_ms = clock::now().as_millisecond();
+        let beat = |presence: &mut Presence| {
+            if epoch >= presence.epoch {
+                presence.last_heard_ms = presence.last_heard_ms.max(now_ms);
+                presence.gone = false;
+                presence.birth.generation = heartbeat.generation.min(i64::MAX as u64);
+                presence.birth.desired = heartbeat.desired.min(i64::MAX as u64);
+            }
+        };
+        if !self
+            .app
+            .presences
+            .update(&self.app.store, device, beat)
+            .await?
+        {
+            return Ok(());
+        }
+        let waited = self
+            .told
+            .get(device)
+            .is_none_or(|told| clock::instant() >= told.at + AGAIN);
+        if waited {
+            self.tell_if_behind(device).await
+        } else {
+            Ok(())
+        }
+    }
+
+    async fn state(&mut self, device: &DeviceId, epoch: u64, rows: &Rows) -> Result<(), Error> {
+        let Some(target) = self.app.store.target(device).await? else {
+            return Ok(());
+        };
+        let Some(key) = target.public_key else {
+            tracing::debug!(%device, "reports before its enrolment are dropped");
+            return Ok(());
+        };
+        let ack = reports::keep(
+            &self.app,
+            &target,
+            &key,
+            rows,
+            clock::now().as_millisecond(),
+        )
+        .await?;
+        self.heard(device, epoch).await?;
+        if let Some(ack) = ack {
+            self.send(device, Kind::Ack, Body::Ack(ack));
+        }
+        Ok(())
+    }
+
+    async fn refresh(&mut self) -> Result<(), Error> {
+        let now = clock::now();
+        self.app.trust.refresh_image(&self.app.store, now).await?;
+        for device in self.app.store.enrolled().await? {
+            let stale = match self.app.store.directed(&device).await? {
+                Some(directed) => directed.past_half(now.as_millisecond()),
+                None => false,
+            };
+            if stale {
+                let told = self.tell_if_online(&device).await;
+                self.log(&device, "sign its desired state again", told);
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&self, device: &DeviceId, what: &str, result: Result<(), Error>) {
+        if let Err(error) = result {
+            tracing::error!(%device, "cannot {what}: {}", error.chain());
+        }
+    }
+
+    /// Publish one envelope to a device. What does not fit or finds no room is logged: the device
+    /// asks or reports again.
+    fn send(&mut self, device: &DeviceId, kind: Kind, body: Body) {
+        self.sequence += 1;
+        let envelope = Envelope {
+            id: self.sequence,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            at_ms: clock::now().as_millisecond(),
+            body,
+        };
+        let topic = Topic::new(device.clone(), kind).to_string();
+        let published = envelope
+            .encode()
+            .map_err(|error| error.to_string())
+            .and_then(|payload| {
+                self.handle
+                    .publish(&topic, kind.qos(), payload)
+                    .map_err(|error| error.to_string())
+            });
+        if let Err(why) = published {
+            tracing::warn!(%device, "a message on {topic} was not sent: {why}");
+        }
+    }
+
+    fn send_want(&mut self, device: &DeviceId, want: Want) {
+        self.send(device, Kind::Want, Body::Want(want));
+    }
+}

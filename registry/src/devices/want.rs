@@ -1,0 +1,95 @@
+//! Telling a device what it shall run: after its birth, after a change, and again while it lags.
+
+use std::sync::Arc;
+
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::message::Want;
+
+use super::{Bucket, Devices, STATES, Told};
+use crate::clock;
+use crate::error::Error;
+
+/// Bytes of a packet besides the desired state in it: topic, envelope, MQTT's own.
+const ROOM: usize = 1024;
+/// Smallest desired state that is pulled: below that, blocks would cost more than they save.
+const SMALLEST_PULL: usize = 2048;
+
+impl Devices {
+    /// Sign and send what the device shall run, echoing the nonce of its birth. Nothing is sent
+    /// before anything was released, and not faster than the device's bucket allows: it is told
+    /// again when its heartbeat shows that it lags.
+    pub(super) async fn tell(&mut self, device: &DeviceId) -> Result<(), Error> {
+        let now = clock::instant();
+        let told = self.told.entry(device.clone()).or_insert_with(|| Told {
+            bucket: Bucket::new(STATES, now),
+            at: now,
+        });
+        if told.bucket.take(1, now).is_err() {
+            tracing::warn!(%device, "it asks too often what to run; not answered this time");
+            return Ok(());
+        }
+        told.at = now;
+        let presence = self.app.presences.get(&self.app.store, device).await?;
+        let (nonce, largest) = match presence {
+            Some(presence) => (presence.birth.nonce, presence.birth.largest_block as usize),
+            None => (Vec::new(), 0),
+        };
+        let app = Arc::clone(&self.app);
+        if !app
+            .trust
+            .direct(&app.store, device, &nonce, clock::now())
+            .await?
+        {
+            tracing::debug!(%device, "nothing was released yet: it is not told anything");
+            return Ok(());
+        }
+        let Some(bundle) = app.trust.bundle(&app.store, device).await? else {
+            return Ok(());
+        };
+        let packet = usize::try_from(self.maximum_packet)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(ROOM);
+        let want = if bundle.len() <= largest.min(packet).max(SMALLEST_PULL) {
+            Want::Inline(bundle)
+        } else {
+            let (digest, size) = (Digest::of(&bundle), bundle.len() as u64);
+            self.blocks.offer(device, digest, Arc::new(bundle));
+            Want::Pull { digest, size }
+        };
+        self.send_want(device, want);
+        Ok(())
+    }
+
+    /// As [`Devices::tell`], for a device that is connected; others are told after their birth.
+    pub(super) async fn tell_if_online(&mut self, device: &DeviceId) -> Result<(), Error> {
+        let enrolled = self
+            .app
+            .store
+            .target(device)
+            .await?
+            .is_some_and(|target| target.public_key.is_some());
+        let now_ms = clock::now().as_millisecond();
+        let presence = self.app.presences.get(&self.app.store, device).await?;
+        match presence {
+            Some(presence) if enrolled && presence.online(now_ms) => self.tell(device).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Devices::tell_if_online`], for a device that has not accepted the newest state.
+    pub(super) async fn tell_if_behind(&mut self, device: &DeviceId) -> Result<(), Error> {
+        let Some(presence) = self.app.presences.get(&self.app.store, device).await? else {
+            return Ok(());
+        };
+        if self
+            .app
+            .trust
+            .behind(&self.app.store, device, presence.birth.desired)
+            .await?
+        {
+            self.tell_if_online(device).await
+        } else {
+            Ok(())
+        }
+    }
+}

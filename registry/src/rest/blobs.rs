@@ -1,0 +1,82 @@
+//! Blobs: asked for and uploaded by digest; the bytes are verified while they are written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use http_body_util::BodyExt;
+use selvedge_package::Digest;
+use serde_json::json;
+
+use super::input::Params;
+use crate::app::App;
+use crate::blobs::Stored;
+use crate::refusal::Refusal;
+
+/// Longest pause between two parts of an upload.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn digest(text: &str) -> Result<Digest, Refusal> {
+    text.parse()
+        .map_err(|error| Refusal::because("digest", error))
+}
+
+/// HEAD: 200 with the length, or 404.
+pub async fn head(
+    State(app): State<Arc<App>>,
+    Params(text): Params<String>,
+) -> Result<Response, Refusal> {
+    let digest = digest(&text)?;
+    match app.blobs.size(&digest)? {
+        Some(size) => Ok(([(CONTENT_LENGTH, size)], Body::empty()).into_response()),
+        None => Err(Refusal::NoBlob(digest)),
+    }
+}
+
+/// PUT: 201 when it is new, 200 when it was there.
+pub async fn put(
+    State(app): State<Arc<App>>,
+    Params(text): Params<String>,
+    headers: HeaderMap,
+    mut body: Body,
+) -> Result<Response, Refusal> {
+    let digest = digest(&text)?;
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|size| size > app.blobs.limit()) {
+        return Err(Refusal::TooLarge {
+            limit: app.blobs.limit(),
+        });
+    }
+    let mut upload = app.blobs.begin(digest).await?;
+    loop {
+        let frame = match tokio::time::timeout(PATIENCE, body.frame()).await {
+            Ok(None) => break,
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(error))) => {
+                return Err(Refusal::Interrupted {
+                    why: error.to_string(),
+                });
+            }
+            Err(_) => {
+                return Err(Refusal::Interrupted {
+                    why: "nothing came for too long".to_owned(),
+                });
+            }
+        };
+        if let Ok(bytes) = frame.into_data() {
+            upload.write(&bytes).await?;
+        }
+    }
+    let status = match upload.finish().await? {
+        Stored::New => StatusCode::CREATED,
+        Stored::Known => StatusCode::OK,
+    };
+    Ok((status, Json(json!({"digest": digest}))).into_response())
+}

@@ -1,0 +1,293 @@
+//! Targets: made and labelled by people, shown with what they should run and what they say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use selvedge_package::{DeviceId, Digest};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::input::{self, Params};
+use super::token::random_token;
+use crate::app::App;
+use crate::clock;
+use crate::error::Error;
+use crate::refusal::Refusal;
+use crate::store::deployments::Assigned;
+use crate::store::presence::Presence;
+use crate::store::reports::KeptEvent;
+use crate::store::targets::{Kind, Target};
+
+/// Events shown with one target.
+const EVENTS: u32 = 50;
+/// Labels of one target.
+const LABELS: usize = 64;
+/// Characters of a label's key and of its value.
+const LABEL_KEY: usize = 63;
+const LABEL_VALUE: usize = 255;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewTarget {
+    name: String,
+    #[serde(default = "device")]
+    kind: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+}
+
+fn device() -> String {
+    Kind::Device.to_string()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Patch {
+    labels: BTreeMap<String, String>,
+}
+
+/// POST: make a target and its enrolment file. The token in the file is shown this once.
+pub async fn add(
+    State(app): State<Arc<App>>,
+    Params(workspace): Params<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let new: NewTarget = input::json(body, input::BODY).await?;
+    let name = input::target_name(&new.name)?;
+    let kind: Kind = new.kind.parse()?;
+    check_labels(&new.labels)?;
+    let token = random_token()?;
+    let token_hash = Digest::of(token.as_bytes()).hex();
+    let now_ms = clock::now().as_millisecond();
+    let mut change = app.store.change().await?;
+    change
+        .add_target(&workspace, &name, kind, &new.labels, &token_hash, now_ms)
+        .await?;
+    change
+        .audit(
+            now_ms,
+            "token",
+            "target-add",
+            name.as_str(),
+            json!({"kind": kind, "workspace": workspace}),
+        )
+        .await?;
+    change.commit().await?;
+    let roots = app.trust.roots(&app.store).await?;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    let shown = show_one(&app, target).await?;
+    let enrolment = json!({
+        "format": 1,
+        "device": name,
+        "kind": kind,
+        "broker": app.broker,
+        "token": token,
+        "image_root": roots.image,
+        "director_root": roots.director,
+    });
+    Ok((
+        StatusCode::CREATED,
+        Json(json!({"target": shown, "enrolment": enrolment})),
+    )
+        .into_response())
+}
+
+/// GET: all targets of the workspace, without their events.
+pub async fn list(
+    State(app): State<Arc<App>>,
+    Params(workspace): Params<String>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let mut items = Vec::new();
+    for target in app.store.targets(&workspace).await? {
+        items.push(shown(&app, &target).await?);
+    }
+    Ok(Json(json!({"items": items})).into_response())
+}
+
+/// GET: one target with its newest events.
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let target = app
+        .store
+        .expect_target(&workspace, &input::target_name(&name)?)
+        .await?;
+    Ok(Json(show_one(&app, target).await?).into_response())
+}
+
+/// PATCH: replace the labels.
+pub async fn change(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let name = input::target_name(&name)?;
+    let patch: Patch = input::json(body, input::BODY).await?;
+    check_labels(&patch.labels)?;
+    app.store.expect_target(&workspace, &name).await?;
+    let now_ms = clock::now().as_millisecond();
+    let mut change = app.store.change().await?;
+    change.set_labels(&name, &patch.labels).await?;
+    change
+        .audit(
+            now_ms,
+            "token",
+            "target-label",
+            name.as_str(),
+            json!({"labels": patch.labels}),
+        )
+        .await?;
+    change.commit().await?;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    Ok(Json(show_one(&app, target).await?).into_response())
+}
+
+/// DELETE: the target and its reports go; its deployments end.
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let name = input::target_name(&name)?;
+    app.store.expect_target(&workspace, &name).await?;
+    let now_ms = clock::now().as_millisecond();
+    let mut change = app.store.change().await?;
+    change.remove_target(&name, now_ms).await?;
+    change
+        .audit(now_ms, "token", "target-remove", name.as_str(), json!({}))
+        .await?;
+    change.commit().await?;
+    app.presences.forget(&name);
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+async fn show_one(app: &App, target: Target) -> Result<Value, Error> {
+    let events = app.store.events(&target.name, EVENTS).await?;
+    let mut value = shown(app, &target).await?;
+    if let Value::Object(fields) = &mut value {
+        fields.insert(
+            "events".to_owned(),
+            events.iter().map(shown_event).collect(),
+        );
+    }
+    Ok(value)
+}
+
+async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
+    let now_ms = clock::now().as_millisecond();
+    let presence = app.presences.get(&app.store, &target.name).await?;
+    let desired = app.store.assigned(&target.name).await?;
+    let directed = app.store.directed(&target.name).await?;
+    let online = presence
+        .as_ref()
+        .is_some_and(|presence| presence.online(now_ms));
+    Ok(json!({
+        "name": target.name,
+        "workspace": target.workspace,
+        "kind": target.kind,
+        "labels": target.labels,
+        "facts": target.facts,
+        "desired": desired.iter().map(shown_assigned).collect::<Vec<_>>(),
+        "desired_sequence": directed.map_or(0, |directed| directed.sequence),
+        "reported": target.reported,
+        "reported_at": target.reported_ms.and_then(clock::text),
+        "last_heard": presence.as_ref().and_then(|presence| clock::text(presence.last_heard_ms)),
+        "online": online,
+        "health": health(target, presence.as_ref(), online),
+        "enrolled": target.public_key.is_some(),
+        "created_at": clock::text(target.created_ms),
+    }))
+}
+
+fn shown_assigned(assigned: &Assigned) -> Value {
+    json!({
+        "package": assigned.package,
+        "version": assigned.version,
+        "release": assigned.release,
+        "digest": assigned.digest,
+        "settings": assigned.settings,
+    })
+}
+
+fn shown_event(event: &KeptEvent) -> Value {
+    json!({
+        "at": clock::text(event.at_ms),
+        "received_at": clock::text(event.received_ms),
+        "clock": event.clock,
+        "epoch": event.epoch,
+        "sequence": event.sequence,
+        "kind": event.kind,
+        "package": event.package,
+        "what": event.what,
+    })
+}
+
+/// One word on how a target is doing.
+fn health(target: &Target, presence: Option<&Presence>, online: bool) -> &'static str {
+    let reported = match (&target.public_key, presence, &target.reported) {
+        (None, _, _) => return "waiting-for-enrolment",
+        (Some(_), None, _) => return "never-heard",
+        (Some(_), Some(_), _) if !online => return "silent",
+        (Some(_), Some(_), None) => return "nothing-reported",
+        (Some(_), Some(_), Some(reported)) => reported,
+    };
+    let failing = reported.refused.is_some()
+        || reported
+            .packages
+            .iter()
+            .any(|package| package.failure.is_some());
+    let moving = reported
+        .packages
+        .iter()
+        .any(|package| package.pending.is_some());
+    match (failing, moving) {
+        (true, _) => "failing",
+        (false, true) => "updating",
+        (false, false) => "ok",
+    }
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let refuse = |why: String| {
+        Err(Refusal::Malformed {
+            what: "labels",
+            why,
+        })
+    };
+    if labels.len() > LABELS {
+        return refuse(format!(
+            "there are {} of them, {LABELS} are the most",
+            labels.len()
+        ));
+    }
+    for (key, value) in labels {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_.-/".contains(c);
+        if key.is_empty() || key.len() > LABEL_KEY || !key.chars().all(plain) {
+            let key: String = key.chars().take(80).collect();
+            return refuse(format!(
+                "`{key}` is not a key: 1 to {LABEL_KEY} of A-Z, a-z, 0-9, `_`, `.`, `-`, `/`"
+            ));
+        }
+        if value.chars().count() > LABEL_VALUE || value.chars().any(char::is_control) {
+            return refuse(format!(
+                "the value of `{key}` has control characters or more than {LABEL_VALUE} others"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// How the audit log names an assignment.
+pub(super) fn subject(package: &selvedge_package::PackageName, target: &DeviceId) -> String {
+    format!("{package} on {target}")
+}

@@ -1,0 +1,134 @@
+//! A running registry: opens everything, listens, and stops cleanly.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_mqtt::{BrokerAddress, Client, QueueLimit, Session};
+use selvedge_protocol::topic::{Qos, Topic};
+use tokio::sync::watch;
+
+use crate::app::{App, Changed};
+use crate::blobs::{self, Blobs};
+use crate::clock;
+use crate::devices::{self, Devices};
+use crate::durable::{self, Access};
+use crate::error::Error;
+use crate::presence::Presences;
+use crate::rest::{self, server, token::Token};
+use crate::store::Store;
+use crate::trust::{self, Trust};
+
+/// How long the broker keeps what devices send while the registry is away.
+const AWAY: Duration = Duration::from_secs(14 * 24 * 3600);
+/// Largest MQTT packet.
+const PACKET: u32 = 1 << 20;
+
+/// Where and with what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Database, blobs, token and metadata files.
+    pub data: PathBuf,
+    /// Loopback address of the REST interface; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// The broker, as `mqtt://host:port`; devices are told the same.
+    pub broker: String,
+    /// MQTT client id; one registry for each id and broker.
+    pub client_id: String,
+    /// Folder with the online keys.
+    pub online_keys: PathBuf,
+    /// Folder with the two roots.
+    pub roots: PathBuf,
+    /// Gets the REST address as text, once it listens.
+    pub address_file: Option<PathBuf>,
+    /// What answering blocks may take.
+    pub blocks: devices::Limits,
+}
+
+/// Run until `stop` is ready.
+pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), Error> {
+    let unusable = |why: String| Error::Mqtt {
+        url: options.broker.clone(),
+        why,
+    };
+    let broker: BrokerAddress = options
+        .broker
+        .parse()
+        .map_err(|error: selvedge_mqtt::AddressError| unusable(error.to_string()))?;
+    let (listener, address) = server::listen(options.listen).await?;
+    durable::private_directory(&options.data)?;
+    let _lock = durable::lock(&options.data.join("lock"))?;
+    let app = open(&options).await?;
+    check_audit(&app);
+
+    let (stopping, stopped) = watch::channel(false);
+    let mut mqtt = selvedge_mqtt::Options::new(broker, options.client_id.clone());
+    mqtt.session = Session::Kept(AWAY);
+    mqtt.subscriptions = vec![(Topic::subscription_registry(), Qos::AtLeastOnce)];
+    mqtt.maximum_packet = PACKET;
+    mqtt.outbox = QueueLimit {
+        messages: 8192,
+        bytes: 64 << 20,
+    };
+    mqtt.inbox = QueueLimit {
+        messages: 4096,
+        bytes: 16 << 20,
+    };
+    let (handle, inbox) = Client::start(mqtt).map_err(|error| unusable(error.to_string()))?;
+    let devices = Devices::new(Arc::clone(&app), handle, options.blocks.clone());
+    let devices = tokio::spawn(devices.run(inbox, stopped.clone()));
+
+    let router = rest::router(Arc::clone(&app));
+    let rest = tokio::spawn(server::serve(
+        listener,
+        router,
+        server::Limits::default(),
+        stopped,
+    ));
+    tracing::info!(%address, "the registry listens");
+    if let Some(path) = &options.address_file {
+        durable::write(path, address.to_string().as_bytes(), Access::All)?;
+    }
+    stop.await;
+    tracing::info!("the registry stops");
+    stopping.send_replace(true);
+    for (what, task) in [("REST", rest), ("MQTT", devices)] {
+        if let Err(error) = task.await {
+            tracing::error!("the {what} side ended badly: {error}");
+        }
+    }
+    app.store.close().await;
+    Ok(())
+}
+
+async fn open(options: &Options) -> Result<Arc<App>, Error> {
+    let store = Store::open(&options.data.join("registry.sqlite")).await?;
+    let trust = trust::Options {
+        online_keys: options.online_keys.clone(),
+        roots: options.roots.clone(),
+        files: options.data.join("tuf"),
+    };
+    let trust = Trust::open(&trust, &store, clock::now()).await?;
+    Ok(Arc::new(App {
+        blobs: Blobs::open(&options.data, blobs::Limits::default())?,
+        trust,
+        token: Token::open(&options.data.join("token"))?,
+        presences: Presences::default(),
+        changed: Changed::default(),
+        broker: options.broker.clone(),
+        store,
+    }))
+}
+
+/// Check the audit log beside everything else: it may be long.
+fn check_audit(app: &Arc<App>) {
+    let store = app.store.clone();
+    tokio::spawn(async move {
+        match store.verify_audit().await {
+            Ok(entries) => tracing::info!(entries, "the audit log is whole"),
+            Err(error) => tracing::error!("{}", error.chain()),
+        }
+    });
+}

@@ -1,0 +1,115 @@
+//! What a device's last birth said, and when anything was heard from it.
+//!
+//! A birth of an older epoch is a late copy and changes nothing.
+
+use selvedge_package::DeviceId;
+use selvedge_protocol::message::Birth;
+
+use super::{Store, from_column, from_json, to_column, to_json};
+use crate::error::Error;
+
+/// Milliseconds of silence after which a target is no longer online: two and a half of the
+/// longest heartbeat intervals.
+pub const ALLOWED_SILENCE_MS: i64 = 750_000;
+
+/// Presence of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// Epoch of the last birth.
+    pub epoch: u64,
+    /// What it said; `desired` and `generation` follow the heartbeats.
+    pub birth: Birth,
+    /// Milliseconds since 1970.
+    pub last_heard_ms: i64,
+    /// Its connection was lost, and nothing was heard since.
+    pub gone: bool,
+}
+
+impl Presence {
+    /// Whether the device counts as connected at `now_ms`.
+    pub fn online(&self, now_ms: i64) -> bool {
+        !self.gone && now_ms.saturating_sub(self.last_heard_ms) <= ALLOWED_SILENCE_MS
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    epoch: i64,
+    agent: String,
+    capabilities: String,
+    largest_block: i64,
+    generation: i64,
+    desired: i64,
+    image_root: i64,
+    director_root: i64,
+    nonce: String,
+    last_heard_ms: i64,
+    gone: i64,
+}
+
+impl Store {
+    /// Presence as the database knows it.
+    pub async fn presence(&self, device: &DeviceId) -> Result<Option<Presence>, Error> {
+        let row: Option<Row> = sqlx::query_as(
+            "SELECT epoch, agent, capabilities, largest_block, generation, desired, image_root, \
+             director_root, nonce, last_heard_ms, gone FROM presence WHERE device = $1",
+        )
+        .bind(device.as_str())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(Error::database("read presence"))?;
+        row.map(|row| {
+            Ok(Presence {
+                epoch: from_column(row.epoch)?,
+                birth: Birth {
+                    agent: row.agent,
+                    capabilities: from_json("capability list", &row.capabilities)?,
+                    largest_block: u32::try_from(row.largest_block).unwrap_or(u32::MAX),
+                    generation: from_column(row.generation)?,
+                    desired: from_column(row.desired)?,
+                    image_root: from_column(row.image_root)?,
+                    director_root: from_column(row.director_root)?,
+                    nonce: hex::decode(&row.nonce).map_err(|error| Error::Corrupt {
+                        what: "nonce",
+                        why: error.to_string(),
+                    })?,
+                },
+                last_heard_ms: row.last_heard_ms,
+                gone: row.gone != 0,
+            })
+        })
+        .transpose()
+    }
+
+    /// Keep presence; an older epoch than the stored one changes nothing. The target must exist.
+    pub async fn keep_presence(&self, device: &DeviceId, presence: &Presence) -> Result<(), Error> {
+        let birth = &presence.birth;
+        sqlx::query(
+            "INSERT INTO presence (device, epoch, agent, capabilities, largest_block, generation, \
+             desired, image_root, director_root, nonce, last_heard_ms, gone) \
+             SELECT name, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM targets WHERE name = $1 \
+             ON CONFLICT (device) DO UPDATE SET epoch = excluded.epoch, agent = excluded.agent, \
+             capabilities = excluded.capabilities, largest_block = excluded.largest_block, \
+             generation = excluded.generation, desired = excluded.desired, \
+             image_root = excluded.image_root, director_root = excluded.director_root, \
+             nonce = excluded.nonce, last_heard_ms = excluded.last_heard_ms, gone = excluded.gone \
+             WHERE presence.epoch <= excluded.epoch",
+        )
+        .bind(device.as_str())
+        .bind(to_column(presence.epoch)?)
+        .bind(&birth.agent)
+        .bind(to_json("capability list", &birth.capabilities)?)
+        .bind(i64::from(birth.largest_block))
+        .bind(to_column(birth.generation)?)
+        .bind(to_column(birth.desired)?)
+        .bind(to_column(birth.image_root)?)
+        .bind(to_column(birth.director_root)?)
+        .bind(hex::encode(&birth.nonce))
+        .bind(presence.last_heard_ms)
+        .bind(i64::from(presence.gone))
+        .execute(&self.pool)
+        .await
+        .map_err(Error::database("keep presence"))?;
+        Ok(())
+    }
+}

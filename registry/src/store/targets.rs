@@ -1,0 +1,256 @@
+//! Compute targets: made by people, enrolled by devices.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use selvedge_package::DeviceId;
+use selvedge_protocol::message::DeviceState;
+use serde::{Deserialize, Serialize};
+
+use super::{Change, Store, from_json, from_text, to_json};
+use crate::error::Error;
+use crate::refusal::Refusal;
+
+/// What manages the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The machine that `selvedge up` runs on.
+    Local,
+    /// An enrolled edge box.
+    Device,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Device => "device",
+        })
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Refusal;
+
+    fn from_str(text: &str) -> Result<Self, Refusal> {
+        match text {
+            "local" => Ok(Self::Local),
+            "device" => Ok(Self::Device),
+            other => Err(Refusal::Kind(other.chars().take(80).collect())),
+        }
+    }
+}
+
+/// A compute target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// Its name, and the device's id.
+    pub name: DeviceId,
+    /// Where it belongs.
+    pub workspace: String,
+    /// What manages it.
+    pub kind: Kind,
+    /// Set by people.
+    pub labels: BTreeMap<String, String>,
+    /// Milliseconds since 1970.
+    pub created_ms: i64,
+    /// SHA-256 of the enrolment token, hexadecimal.
+    pub token_hash: String,
+    /// Ed25519, once enrolled.
+    pub public_key: Option<[u8; 32]>,
+    /// When it was enrolled.
+    pub enrolled_ms: Option<i64>,
+    /// As the device reported them.
+    pub facts: BTreeMap<String, String>,
+    /// The newest state that it reported.
+    pub reported: Option<DeviceState>,
+    /// When that arrived.
+    pub reported_ms: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    name: String,
+    workspace: String,
+    kind: String,
+    labels: String,
+    created_ms: i64,
+    token_hash: String,
+    public_key: Option<String>,
+    enrolled_ms: Option<i64>,
+    facts: String,
+    reported: Option<String>,
+    reported_ms: Option<i64>,
+}
+
+const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, \
+     enrolled_ms, facts, reported, reported_ms FROM targets WHERE name = $1";
+
+impl Row {
+    fn target(self) -> Result<Target, Error> {
+        let public_key = match self.public_key {
+            None => None,
+            Some(text) => {
+                let mut key = [0; 32];
+                hex::decode_to_slice(&text, &mut key).map_err(|error| Error::Corrupt {
+                    what: "device key",
+                    why: error.to_string(),
+                })?;
+                Some(key)
+            }
+        };
+        Ok(Target {
+            name: from_text("target name", &self.name)?,
+            workspace: self.workspace,
+            kind: from_text("target kind", &self.kind)?,
+            labels: from_json("label set", &self.labels)?,
+            created_ms: self.created_ms,
+            token_hash: self.token_hash,
+            public_key,
+            enrolled_ms: self.enrolled_ms,
+            facts: from_json("fact set", &self.facts)?,
+            reported: match &self.reported {
+                None => None,
+                Some(text) => Some(from_json("reported state", text)?),
+            },
+            reported_ms: self.reported_ms,
+        })
+    }
+}
+
+impl Store {
+    /// The target of that name, in whatever workspace.
+    pub async fn target(&self, name: &DeviceId) -> Result<Option<Target>, Error> {
+        let row: Option<Row> = sqlx::query_as(COLUMNS_OF_ONE)
+            .bind(name.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(Error::database("read a target"))?;
+        row.map(Row::target).transpose()
+    }
+
+    /// The target of that name in that workspace.
+    pub async fn expect_target(&self, workspace: &str, name: &DeviceId) -> Result<Target, Refusal> {
+        match self.target(name).await? {
+            Some(target) if target.workspace == workspace => Ok(target),
+            _ => Err(Refusal::NoTarget(name.to_string())),
+        }
+    }
+
+    /// All targets of a workspace, by name.
+    pub async fn targets(&self, workspace: &str) -> Result<Vec<Target>, Error> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, enrolled_ms, \
+             facts, reported, reported_ms FROM targets WHERE workspace = $1 ORDER BY name",
+        )
+        .bind(workspace)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Error::database("list targets"))?;
+        rows.into_iter().map(Row::target).collect()
+    }
+
+    /// The names of all enrolled targets, of every workspace.
+    pub async fn enrolled(&self) -> Result<Vec<DeviceId>, Error> {
+        let rows: Vec<(String,)> =
+            sqlx::query_as("SELECT name FROM targets WHERE public_key IS NOT NULL ORDER BY name")
+                .fetch_all(&self.pool)
+                .await
+                .map_err(Error::database("list enrolled targets"))?;
+        rows.into_iter()
+            .map(|(name,)| from_text("target name", &name))
+            .collect()
+    }
+}
+
+impl Change {
+    /// Add a target.
+    pub async fn add_target(
+        &mut self,
+        workspace: &str,
+        name: &DeviceId,
+        kind: Kind,
+        labels: &BTreeMap<String, String>,
+        token_hash: &str,
+        now_ms: i64,
+    ) -> Result<(), Refusal> {
+        let added = sqlx::query(
+            "INSERT INTO targets (name, workspace, kind, labels, created_ms, token_hash, facts, \
+             facts_epoch, facts_sequence, reported_epoch, reported_sequence) \
+             VALUES ($1, $2, $3, $4, $5, $6, '{}', -1, -1, -1, -1) ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(name.as_str())
+        .bind(workspace)
+        .bind(kind.to_string())
+        .bind(to_json("label set", labels)?)
+        .bind(now_ms)
+        .bind(token_hash)
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("add a target"))?;
+        if added.rows_affected() == 0 {
+            return Err(Refusal::TargetExists(name.clone()));
+        }
+        Ok(())
+    }
+
+    /// Replace a target's labels.
+    pub async fn set_labels(
+        &mut self,
+        name: &DeviceId,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        sqlx::query("UPDATE targets SET labels = $2 WHERE name = $1")
+            .bind(name.as_str())
+            .bind(to_json("label set", labels)?)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("change labels"))?;
+        Ok(())
+    }
+
+    /// Remove a target with its reports and presence. Its deployments end; their history stays.
+    pub async fn remove_target(&mut self, name: &DeviceId, now_ms: i64) -> Result<(), Error> {
+        sqlx::query(
+            "UPDATE deployments SET ended_ms = $2, ended = 'target-removed' \
+             WHERE target = $1 AND ended_ms IS NULL",
+        )
+        .bind(name.as_str())
+        .bind(now_ms)
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("end deployments"))?;
+        sqlx::query("DELETE FROM targets WHERE name = $1")
+            .bind(name.as_str())
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("remove a target"))?;
+        Ok(())
+    }
+
+    /// Register a device's key unless another one is registered. Says whether this one is now.
+    pub async fn register_key(
+        &mut self,
+        name: &DeviceId,
+        key: &[u8; 32],
+        now_ms: i64,
+    ) -> Result<bool, Error> {
+        let key = hex::encode(key);
+        sqlx::query("UPDATE targets SET public_key = $2, enrolled_ms = $3 WHERE name = $1 AND public_key IS NULL")
+            .bind(name.as_str())
+            .bind(&key)
+            .bind(now_ms)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("register a device key"))?;
+        let registered: Option<(Option<String>,)> =
+            sqlx::query_as("SELECT public_key FROM targets WHERE name = $1")
+                .bind(name.as_str())
+                .fetch_optional(&mut *self.transaction)
+                .await
+                .map_err(Error::database("read a device key"))?;
+        Ok(registered.and_then(|(registered,)| registered).as_deref() == Some(key.as_str()))
+    }
+}

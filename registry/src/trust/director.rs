@@ -1,0 +1,130 @@
+//! The Director: signs what each device shall run, whenever that or the device's nonce changes.
+//!
+//! The sequence grows with every change of the assignments and only then; the version of the
+//! metadata grows with every signature. Neither ever goes back, not even for a name used again.
+
+use jiff::Timestamp;
+use selvedge_package::DeviceId;
+use selvedge_package::trust::{AssignedPackage, DirectorAssignment, FORMAT};
+use selvedge_signing::director::sign_device;
+use selvedge_signing::lifetimes::{DIRECTOR, expiry};
+use serde_json::json;
+
+use super::{Trust, text, unsigned};
+use crate::error::Error;
+use crate::store::deployments::Assigned;
+use crate::store::metadata::{Directed, Repository, Role, Signed};
+use crate::store::{Store, to_json};
+
+/// Sign for `device` where that is due. The caller holds the signing lock.
+pub(super) async fn direct(
+    trust: &Trust,
+    store: &Store,
+    device: &DeviceId,
+    nonce: &[u8],
+    now: Timestamp,
+) -> Result<bool, Error> {
+    if store
+        .newest(&Repository::Image, Role::Timestamp)
+        .await?
+        .is_none()
+    {
+        return Ok(false);
+    }
+    let now_ms = now.as_millisecond();
+    let before = store.directed(device).await?;
+    let mut change = store.change().await?;
+    let assignments = signed_form(change.assigned(device).await?);
+    let written = to_json("assignment list", &assignments)?;
+    let same = before
+        .as_ref()
+        .is_some_and(|before| before.assignments == written);
+    if let Some(before) = &before
+        && same
+        && before.nonce == nonce
+        && !before.past_half(now_ms)
+    {
+        return Ok(true);
+    }
+    let sequence = match &before {
+        Some(before) if same => before.sequence,
+        Some(before) => before.sequence.saturating_add(1),
+        None => 1,
+    };
+    let mine = Repository::Director(device.clone());
+    let version = store
+        .newest(&mine, Role::Timestamp)
+        .await?
+        .map_or(1, |signed| signed.version.saturating_add(1));
+    let expires = expiry(now, DIRECTOR);
+    let assignment = DirectorAssignment {
+        format: FORMAT,
+        device: device.clone(),
+        sequence,
+        issued_at: now,
+        nonce: nonce.to_vec(),
+        assignments,
+    };
+    let what = format!("what {device} shall run");
+    let signed = sign_device(version, &assignment, expires, trust.online.director())
+        .map_err(unsigned(&what))?;
+    for (role, bytes) in [
+        (Role::Targets, signed.targets),
+        (Role::Snapshot, signed.snapshot),
+        (Role::Timestamp, signed.timestamp),
+    ] {
+        let signed = Signed {
+            role,
+            version,
+            signed_ms: now_ms,
+            expires_ms: expires.as_millisecond(),
+            body: text(&what, bytes)?,
+        };
+        change.keep_metadata(&mine, &signed).await?;
+        change.forget_metadata_below(&mine, role, version).await?;
+    }
+    let directed = Directed {
+        sequence,
+        assignments: written,
+        nonce: nonce.to_vec(),
+        body: text(&what, signed.assignment)?,
+        signed_ms: now_ms,
+        expires_ms: expires.as_millisecond(),
+    };
+    change.keep_directed(device, &directed).await?;
+    if !same {
+        let detail = json!({"sequence": sequence, "version": version, "assignments": assignment.assignments});
+        change
+            .audit(now_ms, "registry", "direct", device.as_str(), detail)
+            .await?;
+    }
+    change.commit().await?;
+    if let Err(error) = trust.files.director(store, device).await {
+        tracing::error!(%device, "its metadata files are not written: {}", error.chain());
+    }
+    Ok(true)
+}
+
+/// Whether what was signed is not what the device shall run, or not what it has accepted.
+pub(super) async fn behind(store: &Store, device: &DeviceId, desired: u64) -> Result<bool, Error> {
+    let Some(directed) = store.directed(device).await? else {
+        return Ok(true);
+    };
+    let written = to_json(
+        "assignment list",
+        &signed_form(store.assigned(device).await?),
+    )?;
+    Ok(written != directed.assignments || desired < directed.sequence)
+}
+
+fn signed_form(assigned: Vec<Assigned>) -> Vec<AssignedPackage> {
+    let signed = assigned.into_iter().map(|assigned| AssignedPackage {
+        package: assigned.package,
+        target: assigned.target,
+        digest: assigned.digest,
+        length: assigned.length,
+        release: assigned.release,
+        settings: assigned.settings,
+    });
+    signed.collect()
+}
