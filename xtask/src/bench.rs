@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{guests, paths, run, setup};
+use crate::{examples, paths, run, setup};
 
 /// Runs `tests/src/bin/bench_NAME.rs` with these arguments.
 pub fn run(name: &str, arguments: &[String]) -> Result<()> {
@@ -13,17 +13,13 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
         bail!("no bench is called {name}; there are: {}", known.join(", "));
     }
     setup::for_tests()?;
-    guests::build()?;
+    examples::file_type()?;
     run::step("building the programs in release", || {
         run::loudly(run::cargo().args(["build", "--release", "--workspace", "--bins"]))
     })?;
-    let program = paths::cargo_target()
-        .join("release")
-        .join(format!("bench_{name}"));
+    let program = paths::cargo_target().join("release").join(format!("bench_{name}"));
     let mut bench = run::program(&program);
-    bench
-        .env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime())
-        .env("SELVEDGE_MODULES", paths::modules());
+    bench.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime()).env("SELVEDGE_MODULES", paths::modules());
     run::loudly(bench.args(arguments))
 }
 

@@ -56,17 +56,11 @@ fn start(command: &mut Command, group: Group) -> Result<Running> {
     if interrupted() {
         bail!("interrupted");
     }
-    let child = command
-        .spawn()
-        .with_context(|| format!("starting `{}`", run::shown(command)))?;
+    let child = command.spawn().with_context(|| format!("starting `{}`", run::shown(command)))?;
     let pid = Pid::from_child(&child);
     let entry = Entry { pid, group };
     running.push(entry);
-    Ok(Running {
-        child,
-        entry,
-        ended: None,
-    })
+    Ok(Running { child, entry, ended: None })
 }
 
 impl Running {

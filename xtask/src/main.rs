@@ -10,6 +10,7 @@ mod bench;
 mod children;
 mod clock;
 mod demo;
+mod examples;
 mod guests;
 mod paths;
 mod run;
@@ -18,11 +19,7 @@ mod test;
 mod tidy;
 
 #[derive(Parser)]
-#[command(
-    name = "cargo xtask",
-    bin_name = "cargo xtask",
-    about = "Set-up, demo, tests, benches"
-)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Set-up, demo, tests, benches")]
 struct Options {
     #[command(subcommand)]
     command: Command,

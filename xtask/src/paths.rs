@@ -38,8 +38,5 @@ pub fn cargo_target() -> PathBuf {
 
 /// `path` as seen from the root of the repository, for messages.
 pub fn shown(path: &Path) -> String {
-    path.strip_prefix(root())
-        .unwrap_or(path)
-        .display()
-        .to_string()
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

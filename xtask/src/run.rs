@@ -52,10 +52,7 @@ pub fn quietly(command: &mut Command) -> Result<String> {
 
 /// Like [`quietly`], ending the program after `limit`.
 pub fn within(command: &mut Command, limit: Option<Duration>) -> Result<String> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = children::spawn(command)?;
     let out = child.take_stdout().map(collect);
     let err = child.take_stderr().map(collect);
@@ -64,18 +61,12 @@ pub fn within(command: &mut Command, limit: Option<Duration>) -> Result<String> 
         bail!("`{}` was given up after {limit:?}", shown(command));
     };
     let text = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
-        let bytes = reader
-            .and_then(|reader| reader.join().ok())
-            .unwrap_or_default();
+        let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
     let (out, err) = (text(out), text(err));
     if !status.success() {
-        bail!(
-            "`{}` ended with {status}\n{}",
-            shown(command),
-            tail(&out, &err)
-        );
+        bail!("`{}` ended with {status}\n{}", shown(command), tail(&out, &err));
     }
     Ok(out)
 }

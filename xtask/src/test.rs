@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::{clock, guests, paths, run, setup};
+use crate::{clock, examples, paths, run, setup};
 
 const NEXTEST: &str = "0.9.143";
 
@@ -15,15 +15,13 @@ const NEXTEST: &str = "0.9.143";
 pub fn run(arguments: &[String]) -> Result<()> {
     let started = clock::Started::now();
     setup::for_tests()?;
-    guests::build()?;
+    examples::file_type()?;
     let nextest = nextest()?;
     run::step("building the programs", || {
         run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))
     })?;
     let mut command = Command::new(&nextest);
-    command
-        .current_dir(paths::root())
-        .args(["nextest", "run", "--workspace", "--locked"]);
+    command.current_dir(paths::root()).args(["nextest", "run", "--workspace", "--locked"]);
     if env::var_os("CI").is_some() {
         command.args(["--profile", "ci"]);
     }
@@ -32,9 +30,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let result = run::loudly(command.args(arguments)).context("the tests failed");
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     let outcome = if result.is_ok() { "passed" } else { "FAILED" };
-    run::say(format!(
-        "tests {outcome}; set-up, build and tests took {minutes:.1} min"
-    ));
+    run::say(format!("tests {outcome}; set-up, build and tests took {minutes:.1} min"));
     result
 }
 
@@ -48,14 +44,7 @@ fn nextest() -> Result<PathBuf> {
     if !program.exists() {
         run::step(&format!("installing cargo-nextest {NEXTEST}"), || {
             let mut cargo = run::cargo();
-            cargo.args([
-                "install",
-                "--locked",
-                "--version",
-                NEXTEST,
-                "cargo-nextest",
-                "--root",
-            ]);
+            cargo.args(["install", "--locked", "--version", NEXTEST, "cargo-nextest", "--root"]);
             run::loudly(cargo.arg(&tools))
         })?;
     }

@@ -48,26 +48,17 @@ impl Config {
             let path = format!("{FOLDER}/{name}");
             fs::read(&path).map_err(|error| format!("reading {path}: {error}"))
         };
-        Self::parse(
-            &read("config.min.json")?,
-            &read("content_types_kb.min.json")?,
-        )
+        Self::parse(&read("config.min.json")?, &read("content_types_kb.min.json")?)
     }
 
     /// Reads what the files hold.
     pub fn parse(model: &[u8], types: &[u8]) -> Result<Self, String> {
         let model: Model =
             serde_json::from_slice(model).map_err(|error| format!("config.min.json: {error}"))?;
-        model
-            .check()
-            .map_err(|why| format!("config.min.json: {why}"))?;
-        let types: BTreeMap<String, ContentType> = serde_json::from_slice(types)
-            .map_err(|error| format!("content_types_kb.min.json: {error}"))?;
-        let text = types
-            .into_iter()
-            .filter(|(_, kind)| kind.is_text)
-            .map(|(name, _)| name)
-            .collect();
+        model.check().map_err(|why| format!("config.min.json: {why}"))?;
+        let types: BTreeMap<String, ContentType> =
+            serde_json::from_slice(types).map_err(|error| format!("content_types_kb.min.json: {error}"))?;
+        let text = types.into_iter().filter(|(_, kind)| kind.is_text).map(|(name, _)| name).collect();
         Ok(Self { model, text })
     }
 }

@@ -39,11 +39,7 @@ mod tests {
         let model = config().model;
         let block = content.len().min(model.block_size);
         let found = tokens(&model, &content[..block], &content[content.len() - block..]);
-        assert_eq!(
-            found.as_deref(),
-            expected.as_ref().map(<[i32; 8]>::as_slice),
-            "{content:?}"
-        );
+        assert_eq!(found.as_deref(), expected.as_ref().map(<[i32; 8]>::as_slice), "{content:?}");
     }
 
     #[test]

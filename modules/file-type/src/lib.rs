@@ -66,10 +66,7 @@ fn classifier() -> Result<Rc<Classifier>, Error> {
             return Ok(classifier.clone());
         }
         let config = Config::read().map_err(internal)?;
-        let classifier = Rc::new(Classifier {
-            config,
-            session: Session::open(MODEL)?,
-        });
+        let classifier = Rc::new(Classifier { config, session: Session::open(MODEL)? });
         Ok(opened.get_or_init(|| classifier).clone())
     })
 }
@@ -81,22 +78,14 @@ impl Classifier {
             return Ok(Verdict::sure("empty"));
         }
         let beginning = content.beginning(model.block_size)?;
-        let Some(tokens) = features::tokens(model, &beginning, &content.end(model.block_size)?)
-        else {
+        let Some(tokens) = features::tokens(model, &beginning, &content.end(model.block_size)?) else {
             return Ok(verdict::of_few_bytes(&beginning));
         };
-        let data: Vec<u8> = tokens
-            .iter()
-            .flat_map(|token| token.to_le_bytes())
-            .collect();
+        let data: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         let shape = [1, tokens.len() as u64];
         let bytes = Tensor::create(Datatype::Int32, &shape, &data)?;
-        let outputs = self
-            .session
-            .run(&[(BYTES.to_owned(), &bytes)], &[SCORES.to_owned()])?;
-        let output = outputs
-            .first()
-            .ok_or_else(|| internal("the model answered nothing".to_owned()))?;
+        let outputs = self.session.run(&[(BYTES.to_owned(), &bytes)], &[SCORES.to_owned()])?;
+        let output = outputs.first().ok_or_else(|| internal("the model answered nothing".to_owned()))?;
         let scores = scores_of(&output.tensor)?;
         verdict::of_scores(&self.config, &scores).map_err(internal)
     }
@@ -111,25 +100,15 @@ struct Content<'a> {
 impl<'a> Content<'a> {
     fn of(inputs: &'a [NamedTensor]) -> Result<Self, Error> {
         let [NamedTensor { name, tensor }] = inputs else {
-            return Err(invalid(format!(
-                "one input is wanted, `content`; there are {}",
-                inputs.len()
-            )));
+            return Err(invalid(format!("one input is wanted, `content`; there are {}", inputs.len())));
         };
         if name != "content" {
-            return Err(invalid(format!(
-                "the input is called `content`, not `{name}`"
-            )));
+            return Err(invalid(format!("the input is called `content`, not `{name}`")));
         }
         if tensor.datatype() != Datatype::Bytes || tensor.shape() != [1] {
-            return Err(invalid(
-                "`content` is BYTES of shape [1]: one file".to_owned(),
-            ));
+            return Err(invalid("`content` is BYTES of shape [1]: one file".to_owned()));
         }
-        Ok(Self {
-            tensor,
-            size: tensor.element_length(0)?,
-        })
+        Ok(Self { tensor, size: tensor.element_length(0)? })
     }
 
     fn beginning(&self, most: usize) -> Result<Vec<u8>, Error> {
@@ -144,43 +123,26 @@ impl<'a> Content<'a> {
 
 fn scores_of(tensor: &Tensor) -> Result<Vec<f32>, Error> {
     if tensor.datatype() != Datatype::Fp32 {
-        return Err(internal(format!(
-            "the model's output `{SCORES}` is not FP32"
-        )));
+        return Err(internal(format!("the model's output `{SCORES}` is not FP32")));
     }
     let data = tensor.read(0, tensor.byte_length())?;
     let (scores, _) = data.as_chunks::<4>();
-    Ok(scores
-        .iter()
-        .map(|score| f32::from_le_bytes(*score))
-        .collect())
+    Ok(scores.iter().map(|score| f32::from_le_bytes(*score)).collect())
 }
 
 fn answer(verdict: &Verdict) -> Result<Vec<NamedTensor>, Error> {
     let label = Tensor::create_bytes(&[1], &[verdict.label.as_bytes().to_vec()])?;
     let score = Tensor::create(Datatype::Fp32, &[1], &verdict.score.to_le_bytes())?;
     Ok(vec![
-        NamedTensor {
-            name: "label".to_owned(),
-            tensor: label,
-        },
-        NamedTensor {
-            name: "score".to_owned(),
-            tensor: score,
-        },
+        NamedTensor { name: "label".to_owned(), tensor: label },
+        NamedTensor { name: "score".to_owned(), tensor: score },
     ])
 }
 
 fn invalid(message: String) -> Error {
-    Error {
-        code: Code::InvalidInput,
-        message,
-    }
+    Error { code: Code::InvalidInput, message }
 }
 
 fn internal(message: String) -> Error {
-    Error {
-        code: Code::Internal,
-        message,
-    }
+    Error { code: Code::Internal, message }
 }

@@ -15,10 +15,7 @@ pub struct Verdict {
 impl Verdict {
     /// A label that follows from a rule.
     pub fn sure(label: &str) -> Self {
-        Self {
-            label: label.to_owned(),
-            score: 1.0,
-        }
+        Self { label: label.to_owned(), score: 1.0 }
     }
 }
 
@@ -35,21 +32,13 @@ pub fn of_scores(config: &Config, scores: &[f32]) -> Result<Verdict, String> {
     let model = &config.model;
     let labels = &model.target_labels_space;
     if scores.len() != labels.len() {
-        return Err(format!(
-            "the model has {} scores for {} labels",
-            scores.len(),
-            labels.len()
-        ));
+        return Err(format!("the model has {} scores for {} labels", scores.len(), labels.len()));
     }
     // The first of the best, as Python's `max` has it.
-    let best =
-        (0..scores.len()).reduce(|best, at| if scores[at] > scores[best] { at } else { best });
+    let best = (0..scores.len()).reduce(|best, at| if scores[at] > scores[best] { at } else { best });
     let best = best.ok_or("the model has no labels")?;
     let (found, score) = (&labels[best], scores[best]);
-    let threshold = model
-        .thresholds
-        .get(found)
-        .unwrap_or(&model.medium_confidence_threshold);
+    let threshold = model.thresholds.get(found).unwrap_or(&model.medium_confidence_threshold);
     let label = model.overwrite_map.get(found).unwrap_or(found);
     let label = if f64::from(score) >= *threshold {
         label
@@ -58,10 +47,7 @@ pub fn of_scores(config: &Config, scores: &[f32]) -> Result<Verdict, String> {
     } else {
         "unknown"
     };
-    Ok(Verdict {
-        label: label.to_owned(),
-        score,
-    })
+    Ok(Verdict { label: label.to_owned(), score })
 }
 
 #[cfg(test)]
@@ -81,13 +67,7 @@ pub mod tests {
     fn check(scores: [f32; 3], label: &str) {
         let best = scores.iter().copied().fold(0.0, f32::max);
         let verdict = of_scores(&config(), &scores).unwrap();
-        assert_eq!(
-            verdict,
-            Verdict {
-                label: label.to_owned(),
-                score: best
-            }
-        );
+        assert_eq!(verdict, Verdict { label: label.to_owned(), score: best });
     }
 
     #[test]

@@ -28,10 +28,7 @@ struct Guest {
 pub fn build() -> Result<Vec<PathBuf>> {
     let _lock = setup::lock()?;
     let guests = guests()?;
-    let products: Vec<PathBuf> = guests
-        .iter()
-        .map(|guest| guest.destination.clone())
-        .collect();
+    let products: Vec<PathBuf> = guests.iter().map(|guest| guest.destination.clone()).collect();
     let sources = Key::new()
         .tree(&paths::module_sources())?
         .tree(&paths::root().join("host/wit"))?
@@ -41,29 +38,20 @@ pub fn build() -> Result<Vec<PathBuf>> {
         return Ok(products);
     }
     let toolchain = Toolchain::find()?;
-    run::step(
-        &format!(
-            "building {} guest modules ({})",
-            guests.len(),
-            toolchain.name()
-        ),
-        || {
-            let target = paths::root().join("target/guests").join(toolchain.name());
-            let mut cargo = toolchain.cargo();
-            cargo
-                .current_dir(paths::module_sources())
-                .env("CARGO_TARGET_DIR", &target);
-            cargo.args(["build", "--locked", "--release", "--workspace"]);
-            run::loudly(cargo.args(["--target", "wasm32-wasip2"]))?;
-            let built = target.join("wasm32-wasip2/release");
-            for guest in &guests {
-                let bytes = fs::read(built.join(&guest.built))
-                    .with_context(|| format!("reading {}", guest.built))?;
-                setup::write_whole(&guest.destination, &bytes)?;
-            }
-            stamp.set()
-        },
-    )?;
+    run::step(&format!("building {} guest modules ({})", guests.len(), toolchain.name()), || {
+        let target = paths::root().join("target/guests").join(toolchain.name());
+        let mut cargo = toolchain.cargo();
+        cargo.current_dir(paths::module_sources()).env("CARGO_TARGET_DIR", &target);
+        cargo.args(["build", "--locked", "--release", "--workspace"]);
+        run::loudly(cargo.args(["--target", "wasm32-wasip2"]))?;
+        let built = target.join("wasm32-wasip2/release");
+        for guest in &guests {
+            let bytes =
+                fs::read(built.join(&guest.built)).with_context(|| format!("reading {}", guest.built))?;
+            setup::write_whole(&guest.destination, &bytes)?;
+        }
+        stamp.set()
+    })?;
     Ok(products)
 }
 
@@ -72,28 +60,15 @@ fn guests() -> Result<Vec<Guest>> {
     cargo.current_dir(paths::module_sources());
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&run::quietly(&mut cargo)?)?;
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo metadata has no packages")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
     packages.iter().map(guest).collect()
 }
 
 fn guest(package: &Value) -> Result<Guest> {
-    let name = package["name"]
-        .as_str()
-        .context("a package without a name")?;
-    let manifest = package["manifest_path"]
-        .as_str()
-        .context("a package without a manifest")?;
-    let folder = Path::new(manifest)
-        .parent()
-        .context("a manifest without a folder")?;
-    let folder = folder
-        .strip_prefix(paths::module_sources())
-        .unwrap_or(folder);
+    let name = package["name"].as_str().context("a package without a name")?;
+    let manifest = package["manifest_path"].as_str().context("a package without a manifest")?;
+    let folder = Path::new(manifest).parent().context("a manifest without a folder")?;
+    let folder = folder.strip_prefix(paths::module_sources()).unwrap_or(folder);
     let destination = paths::modules().join(folder).with_extension("wasm");
-    Ok(Guest {
-        built: format!("{}.wasm", name.replace('-', "_")),
-        destination,
-    })
+    Ok(Guest { built: format!("{}.wasm", name.replace('-', "_")), destination })
 }

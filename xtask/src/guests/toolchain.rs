@@ -52,9 +52,7 @@ impl Toolchain {
         if run::is_there("rustup") {
             run::say(format!("· rustup target add {TARGET}"));
             let mut rustup = Command::new("rustup");
-            rustup
-                .args(["target", "add", TARGET])
-                .env("RUSTUP_MAX_RETRIES", "0");
+            rustup.args(["target", "add", TARGET]).env("RUSTUP_MAX_RETRIES", "0");
             let added = run::within(&mut rustup, Some(RUSTUP_LIMIT));
             if added.is_ok() && has_standard_library() {
                 return Ok(Self::Rustup);
@@ -79,10 +77,7 @@ impl Toolchain {
         let unpacked = apt::unpacked_from_backports("wasi-libc")?;
         let libc = unpacked.join("usr/lib").join(TARGET);
         if !libc.join("libc.a").exists() {
-            bail!(
-                "{} has no libc.a: this wasi-libc is too old",
-                libc.display()
-            );
+            bail!("{} has no libc.a: this wasi-libc is too old", libc.display());
         }
         Ok(Self::Debian { libc, linkers })
     }
@@ -109,16 +104,8 @@ impl Toolchain {
 /// Debian's `cargo` with Debian's `rustc`, free of what rustup's cargo told us about itself.
 pub fn debian_cargo() -> Command {
     let mut cargo = Command::new("/usr/bin/cargo");
-    cargo
-        .env("RUSTC", "/usr/bin/rustc")
-        .env("RUSTC_BOOTSTRAP", "1");
-    for name in [
-        "CARGO",
-        "RUSTUP_TOOLCHAIN",
-        "LD_LIBRARY_PATH",
-        "RUSTFLAGS",
-        "RUSTC_WRAPPER",
-    ] {
+    cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1");
+    for name in ["CARGO", "RUSTUP_TOOLCHAIN", "LD_LIBRARY_PATH", "RUSTFLAGS", "RUSTC_WRAPPER"] {
         cargo.env_remove(name);
     }
     cargo
@@ -126,16 +113,12 @@ pub fn debian_cargo() -> Command {
 
 fn has_standard_library() -> bool {
     let mut rustc = Command::new("rustc");
-    rustc
-        .args(["--print", "target-libdir", "--target", TARGET])
-        .current_dir(paths::root());
+    rustc.args(["--print", "target-libdir", "--target", TARGET]).current_dir(paths::root());
     let Ok(folder) = run::quietly(&mut rustc) else {
         return false;
     };
     fs::read_dir(folder.trim()).is_ok_and(|entries| {
-        entries
-            .filter_map(Result::ok)
-            .any(|file| file.file_name().to_string_lossy().starts_with("libstd-"))
+        entries.filter_map(Result::ok).any(|file| file.file_name().to_string_lossy().starts_with("libstd-"))
     })
 }
 
@@ -145,15 +128,9 @@ fn linkers() -> Result<PathBuf> {
     let version = run::quietly(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.context("rustc does not say what it runs on")?;
-    let folder = Path::new(sysroot.trim())
-        .join("lib/rustlib")
-        .join(host)
-        .join("bin");
+    let folder = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin");
     if !folder.join("wasm-component-ld").exists() {
-        bail!(
-            "no wasm-component-ld in {}: use a Rust that rustup installed",
-            folder.display()
-        );
+        bail!("no wasm-component-ld in {}: use a Rust that rustup installed", folder.display());
     }
     Ok(folder)
 }

@@ -13,11 +13,7 @@ use crate::{paths, run};
 
 /// Installs packages that are missing; asks for nothing when all are there.
 pub fn install(packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = packages
-        .iter()
-        .copied()
-        .filter(|name| !is_installed(name))
-        .collect();
+    let missing: Vec<&str> = packages.iter().copied().filter(|name| !is_installed(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -31,12 +27,8 @@ pub fn install(packages: &[&str]) -> Result<()> {
         run::quietly(update.args(["update", "-qq"]))?;
         let mut install = as_root("apt-get")?;
         install.env("DEBIAN_FRONTEND", "noninteractive");
-        install
-            .args(["install", "-y", "-qq", "--no-install-recommends"])
-            .args(&missing);
-        run::quietly(&mut install)
-            .map(drop)
-            .with_context(|| advice.clone())
+        install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&missing);
+        run::quietly(&mut install).map(drop).with_context(|| advice.clone())
     })
 }
 
@@ -73,42 +65,32 @@ pub fn unpacked_from_backports(package: &str) -> Result<PathBuf> {
     if stamp.is_fresh(std::slice::from_ref(&folder)) {
         return Ok(folder);
     }
-    run::step(
-        &format!("fetching {package} from Debian's backports"),
-        || {
-            let private = paths::setup().join(".apt");
-            let configuration = configure(&private)?;
-            let download = private.join("download");
-            fs::create_dir_all(&download).context("making the download folder")?;
-            let apt = |program: &str| {
-                let mut command = Command::new(program);
-                command
-                    .env("APT_CONFIG", &configuration)
-                    .current_dir(&download);
-                command
-            };
-            run::quietly(apt("apt-get").args(["update", "-qq"]))?;
-            run::quietly(apt("apt-get").args(["download", "-qq", package]))?;
-            let file = fs::read_dir(&download)?
-                .filter_map(Result::ok)
-                .map(|entry| entry.path())
-                .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
-                .context("apt downloaded nothing")?;
-            let new = folder.with_extension("new");
-            run::quietly(
-                Command::new("dpkg-deb")
-                    .arg("--extract")
-                    .arg(&file)
-                    .arg(&new),
-            )?;
-            if folder.exists() {
-                fs::remove_dir_all(&folder).context("removing the old one")?;
-            }
-            fs::rename(&new, &folder).context("moving it to its place")?;
-            fs::remove_dir_all(&private).context("removing the private apt configuration")?;
-            stamp.set()
-        },
-    )?;
+    run::step(&format!("fetching {package} from Debian's backports"), || {
+        let private = paths::setup().join(".apt");
+        let configuration = configure(&private)?;
+        let download = private.join("download");
+        fs::create_dir_all(&download).context("making the download folder")?;
+        let apt = |program: &str| {
+            let mut command = Command::new(program);
+            command.env("APT_CONFIG", &configuration).current_dir(&download);
+            command
+        };
+        run::quietly(apt("apt-get").args(["update", "-qq"]))?;
+        run::quietly(apt("apt-get").args(["download", "-qq", package]))?;
+        let file = fs::read_dir(&download)?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"))
+            .context("apt downloaded nothing")?;
+        let new = folder.with_extension("new");
+        run::quietly(Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&new))?;
+        if folder.exists() {
+            fs::remove_dir_all(&folder).context("removing the old one")?;
+        }
+        fs::rename(&new, &folder).context("moving it to its place")?;
+        fs::remove_dir_all(&private).context("removing the private apt configuration")?;
+        stamp.set()
+    })?;
     Ok(folder)
 }
 
@@ -116,10 +98,7 @@ pub fn unpacked_from_backports(package: &str) -> Result<PathBuf> {
 fn configure(private: &Path) -> Result<PathBuf> {
     let suite = format!("{}-backports", codename()?);
     let source = machine_source()?;
-    let mut text = format!(
-        "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n",
-        source.uri
-    );
+    let mut text = format!("Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\n", source.uri);
     if let Some(key) = source.signed_by {
         text.push_str(&format!("Signed-By: {key}\n"));
     }
@@ -144,11 +123,8 @@ fn configure(private: &Path) -> Result<PathBuf> {
 /// Debian's name of the release that runs here.
 fn codename() -> Result<String> {
     let text = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VERSION_CODENAME="));
-    name.map(|name| name.trim_matches('"').to_owned())
-        .context("this is no Debian release")
+    let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    name.map(|name| name.trim_matches('"').to_owned()).context("this is no Debian release")
 }
 
 #[derive(Debug, PartialEq)]
@@ -176,26 +152,16 @@ fn machine_source() -> Result<Source> {
 
 /// Finds the source of `suite` in a file of either format.
 fn source_in(text: &str, suite: &str) -> Option<Source> {
-    text.split("\n\n")
-        .find_map(|stanza| deb822(stanza, suite))
-        .or_else(|| one_line(text, suite))
+    text.split("\n\n").find_map(|stanza| deb822(stanza, suite)).or_else(|| one_line(text, suite))
 }
 
 fn deb822(stanza: &str, suite: &str) -> Option<Source> {
     let field = |name: &str| {
-        stanza
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-            .map(str::trim)
+        stanza.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     };
-    field("Suites")?
-        .split_whitespace()
-        .find(|named| *named == suite)?;
+    field("Suites")?.split_whitespace().find(|named| *named == suite)?;
     let uri = field("URIs")?.split_whitespace().next()?.to_owned();
-    Some(Source {
-        uri,
-        signed_by: field("Signed-By").map(str::to_owned),
-    })
+    Some(Source { uri, signed_by: field("Signed-By").map(str::to_owned) })
 }
 
 fn one_line(text: &str, suite: &str) -> Option<Source> {
@@ -207,13 +173,8 @@ fn one_line(text: &str, suite: &str) -> Option<Source> {
         };
         let mut words = rest.split_whitespace();
         let (uri, named) = (words.next()?, words.next()?);
-        let key = options
-            .split_whitespace()
-            .find_map(|option| option.strip_prefix("signed-by="));
-        (named == suite).then(|| Source {
-            uri: uri.to_owned(),
-            signed_by: key.map(str::to_owned),
-        })
+        let key = options.split_whitespace().find_map(|option| option.strip_prefix("signed-by="));
+        (named == suite).then(|| Source { uri: uri.to_owned(), signed_by: key.map(str::to_owned) })
     })
 }
 
@@ -223,10 +184,7 @@ mod tests {
 
     #[test]
     fn finds_the_main_archive_in_both_formats() {
-        let found = Some(Source {
-            uri: "mirror:/m".into(),
-            signed_by: Some("/k.gpg".into()),
-        });
+        let found = Some(Source { uri: "mirror:/m".into(), signed_by: Some("/k.gpg".into()) });
         let new = "# note\nTypes: deb\nURIs: mirror:/s\nSuites: bookworm-security\n\n\
                    Types: deb\nURIs: mirror:/m\nSuites: bookworm bookworm-updates\nSigned-By: /k.gpg\n";
         assert_eq!(source_in(new, "bookworm"), found);

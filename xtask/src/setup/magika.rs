@@ -18,18 +18,9 @@ const WHEEL: Wheel = Wheel {
 pub fn files() -> Result<()> {
     let folder = paths::setup().join("magika");
     let files = [
-        (
-            "magika/models/standard_v3_3/model.onnx",
-            folder.join("model.onnx"),
-        ),
-        (
-            "magika/models/standard_v3_3/config.min.json",
-            folder.join("config.min.json"),
-        ),
-        (
-            "magika/config/content_types_kb.min.json",
-            folder.join("content_types_kb.min.json"),
-        ),
+        ("magika/models/standard_v3_3/model.onnx", folder.join("model.onnx")),
+        ("magika/models/standard_v3_3/config.min.json", folder.join("config.min.json")),
+        ("magika/config/content_types_kb.min.json", folder.join("content_types_kb.min.json")),
     ];
     let stamp = Stamp::new("magika", Key::new().text(WHEEL.version).text(WHEEL.sha256));
     let products = files.each_ref().map(|(_, path)| path.clone());

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{guests, paths, run};
+use crate::{examples, paths, run};
 
 pub mod apt;
 mod magika;
@@ -17,15 +17,15 @@ mod stamp;
 mod wheel;
 
 pub use onnxruntime::Architecture;
-pub use stamp::{Key, Stamp};
+pub use stamp::{Key, Stamp, files_below};
 
 /// The name under which the test stories get their Python.
 pub const VENV: &str = "venv";
 
-/// Everything, and the guest modules.
+/// Everything, the guest modules and the example's package folder.
 pub fn all() -> Result<()> {
     for_tests()?;
-    guests::build()?;
+    examples::file_type()?;
     run::say("set-up is complete");
     Ok(())
 }

@@ -39,12 +39,7 @@ impl Architecture {
                 "2303372a85299b6757b0e11e1cbf13e410ddf7e10c37f4b37e99d1c90e7daf7c",
             ),
         };
-        Wheel {
-            package: "onnxruntime",
-            version: VERSION,
-            platforms,
-            sha256,
-        }
+        Wheel { package: "onnxruntime", version: VERSION, platforms, sha256 }
     }
 }
 
@@ -53,10 +48,7 @@ pub fn library(architecture: Architecture) -> Result<PathBuf> {
     let (name, path) = if architecture == Architecture::here()? {
         ("onnxruntime", paths::onnxruntime())
     } else {
-        (
-            "onnxruntime-arm64",
-            paths::setup().join("arm64/libonnxruntime.so"),
-        )
+        ("onnxruntime-arm64", paths::setup().join("arm64/libonnxruntime.so"))
     };
     let wheel = architecture.wheel();
     let stamp = Stamp::new(name, Key::new().text(VERSION).text(wheel.sha256));

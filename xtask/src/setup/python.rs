@@ -11,14 +11,7 @@ use super::{Key, Stamp, VENV, apt};
 use crate::{paths, run};
 
 /// Newest first; the comparison packages need 3.11.
-const PYTHONS: [&str; 6] = [
-    "python3",
-    "python3.14",
-    "python3.13",
-    "python3.12",
-    "python3.11",
-    "python",
-];
+const PYTHONS: [&str; 6] = ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python"];
 
 /// `pip`, of the person's Python or, where that has none, of an environment of our own.
 pub fn pip() -> Result<Command> {
@@ -48,27 +41,18 @@ pub fn venv() -> Result<()> {
     if stamp.is_fresh(&[folder.join("bin/python")]) {
         return Ok(());
     }
-    run::step(
-        "installing the Python packages that tests compare with",
-        || {
-            // A half-made one is of no use, and pip would not remove what is no longer pinned.
-            if folder.exists() {
-                fs::remove_dir_all(&folder).context("removing the old environment")?;
-            }
-            make_environment(python, &folder)?;
-            let mut pip = Command::new(folder.join("bin/python"));
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-            ]);
-            pip.args(["--require-hashes", "--only-binary=:all:", "--requirement"]);
-            run::quietly(pip.arg(&requirements))?;
-            stamp.set()
-        },
-    )
+    run::step("installing the Python packages that tests compare with", || {
+        // A half-made one is of no use, and pip would not remove what is no longer pinned.
+        if folder.exists() {
+            fs::remove_dir_all(&folder).context("removing the old environment")?;
+        }
+        make_environment(python, &folder)?;
+        let mut pip = Command::new(folder.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(["--require-hashes", "--only-binary=:all:", "--requirement"]);
+        run::quietly(pip.arg(&requirements))?;
+        stamp.set()
+    })
 }
 
 /// A virtual environment with pip; Debian splits what it takes off Python.

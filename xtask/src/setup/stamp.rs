@@ -30,11 +30,7 @@ impl Key {
     /// Adds a file or every file below a folder, but build products, by name and content.
     pub fn tree(mut self, path: &Path) -> Result<Self> {
         for file in files_below(path)? {
-            let name = file
-                .strip_prefix(path)
-                .unwrap_or(&file)
-                .display()
-                .to_string();
+            let name = file.strip_prefix(path).unwrap_or(&file).display().to_string();
             let bytes = fs::read(&file).with_context(|| format!("reading {}", file.display()))?;
             self = self.text(&name);
             self.0.update((bytes.len() as u64).to_le_bytes());
@@ -78,10 +74,7 @@ pub struct Stamp {
 impl Stamp {
     /// The stamp called `name` for inputs with this key.
     pub fn new(name: &str, key: Key) -> Self {
-        Self {
-            path: paths::setup().join(".stamps").join(name),
-            key: key.finish(),
-        }
+        Self { path: paths::setup().join(".stamps").join(name), key: key.finish() }
     }
 
     /// Whether all `products` are there and were made from these inputs.
@@ -102,12 +95,7 @@ mod tests {
 
     #[test]
     fn a_key_depends_on_order_and_bounds() {
-        let key = |words: &[&str]| {
-            words
-                .iter()
-                .fold(Key::new(), |key, word| key.text(word))
-                .finish()
-        };
+        let key = |words: &[&str]| words.iter().fold(Key::new(), |key, word| key.text(word)).finish();
         assert_ne!(key(&["ab", "c"]), key(&["a", "bc"]));
         assert_ne!(key(&["a", "b"]), key(&["b", "a"]));
         assert_eq!(key(&["a", "b"]), key(&["a", "b"]));

@@ -30,9 +30,7 @@ impl Wheel {
         let what = format!("fetching {} {}", self.package, self.version);
         run::step(&what, || {
             let folder = paths::setup().join(format!(".download-{}", std::process::id()));
-            let result = self
-                .download(&folder)
-                .and_then(|wheel| extract(&wheel, files));
+            let result = self.download(&folder).and_then(|wheel| extract(&wheel, files));
             // Left-overs are harmless, and the download's own error matters more.
             let _ = fs::remove_dir_all(&folder);
             result
@@ -42,16 +40,11 @@ impl Wheel {
     fn download(&self, folder: &Path) -> Result<PathBuf> {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         let mut pip = python::pip()?;
-        pip.args([
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ])
-        .args(["--only-binary=:all:", "--python-version", "3.11"])
-        .args(["--implementation", "cp", "--abi", "cp311", "--abi", "none"])
-        .arg("--dest")
-        .arg(folder);
+        pip.args(["download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+            .args(["--only-binary=:all:", "--python-version", "3.11"])
+            .args(["--implementation", "cp", "--abi", "cp311", "--abi", "none"])
+            .arg("--dest")
+            .arg(folder);
         for platform in self.platforms {
             pip.args(["--platform", platform]);
         }
@@ -60,15 +53,8 @@ impl Wheel {
         let wheel = found.next().context("pip downloaded nothing")??.path();
         let sha256 = sha256_of(&wheel)?;
         if sha256 != self.sha256 {
-            let name = wheel
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            bail!(
-                "{name} has sha256 {sha256}, not the pinned {}: refused",
-                self.sha256
-            );
+            let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            bail!("{name} has sha256 {sha256}, not the pinned {}: refused", self.sha256);
         }
         Ok(wheel)
     }
@@ -78,14 +64,9 @@ fn extract(wheel: &Path, files: &[(&str, PathBuf)]) -> Result<()> {
     let file = File::open(wheel).with_context(|| format!("opening {}", wheel.display()))?;
     let mut zip = zip::ZipArchive::new(file).context("reading the wheel")?;
     for (name, destination) in files {
-        let entry = zip
-            .by_name(name)
-            .with_context(|| format!("no {name} in the wheel"))?;
+        let entry = zip.by_name(name).with_context(|| format!("no {name} in the wheel"))?;
         let mut bytes = Vec::new();
-        entry
-            .take(LARGEST)
-            .read_to_end(&mut bytes)
-            .with_context(|| format!("unpacking {name}"))?;
+        entry.take(LARGEST).read_to_end(&mut bytes).with_context(|| format!("unpacking {name}"))?;
         write_whole(destination, &bytes)?;
     }
     Ok(())
