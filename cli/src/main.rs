@@ -1,2 +1,52 @@
-//! placeholder
-fn main() {}
+//! `selvedge`: parses, runs one command, prints the chain of an error once and ends with its code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use selvedge_cli::commands::{Cli, run};
+use selvedge_cli::exit::Exit;
+use selvedge_cli::failure::Failure;
+use selvedge_cli::output::Output;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let out = Output::new(cli.global.json);
+    let done = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => {
+            let done = runtime.block_on(run(&cli));
+            // A read of a pipe that never ends must not hold the program back.
+            runtime.shutdown_background();
+            done
+        }
+        Err(source) => Err(Failure::Internal {
+            what: "cannot start",
+            source: source.into(),
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::from(Exit::Done.code()),
+        Err(failure) => {
+            report(out, &failure);
+            ExitCode::from(failure.exit().code())
+        }
+    }
+}
+
+fn report(out: Output, failure: &Failure) {
+    let (exit, advice) = (failure.exit(), failure.advice());
+    if out.is_json() {
+        let mut error = serde_json::json!({"error": failure.chain(), "reason": exit.word(), "exit": exit.code()});
+        if let Some(advice) = advice {
+            error["advice"] = advice.into();
+        }
+        out.note(error.to_string());
+        return;
+    }
+    out.note(format!("error: {}", failure.chain()));
+    if let Some(advice) = advice {
+        out.note(format!("  help: {advice}"));
+    }
+}

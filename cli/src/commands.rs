@@ -1,0 +1,136 @@
+//! The commands, a module each, and the table from the parsed command line to them.
+
+pub mod ask;
+pub mod deploy;
+pub mod keys;
+pub mod package;
+pub mod packages;
+pub mod release;
+pub mod status;
+pub mod target;
+pub mod targets;
+pub mod up;
+
+use clap::{Parser, Subcommand};
+
+use crate::client::Registry;
+use crate::context::{Context, Global, process_env};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::signals::Ending;
+
+/// Package machine-learning models, push them to devices, watch them and ask them.
+#[derive(Debug, Parser)]
+#[command(name = "selvedge", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found, 4 refused, 5 conflict, 6 unreachable,\n7 timed out, 8 unauthorised, 9 untrusted, 130 interrupted (docs/exit-codes.md)."
+)]
+pub struct Cli {
+    /// Options that every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start broker, registry, agent and host on this machine, until Ctrl-C
+    Up(up::Args),
+    /// Make and show the keys that sign releases and assignments
+    #[command(subcommand)]
+    Keys(keys::Command),
+    /// Make a package from an ONNX file, or from a directory with selvedge.toml
+    Package(package::Args),
+    /// Sign a package and send it to the registry
+    Release(release::Args),
+    /// Assign a release to a target
+    Deploy(deploy::Args),
+    /// List targets, or show one
+    Targets(targets::Args),
+    /// Enrol, label and remove targets
+    #[command(subcommand)]
+    Target(target::Command),
+    /// List what is released
+    Packages(packages::Args),
+    /// Show what runs where; with --wait-for, wait until it does
+    Status(status::Args),
+    /// Ask a model
+    Ask(ask::Args),
+}
+
+/// What a command needs from outside.
+pub struct Surroundings<'a> {
+    /// Options that every command takes.
+    pub global: &'a Global,
+    /// Where results go.
+    pub out: Output,
+}
+
+impl Surroundings<'_> {
+    /// The registry that is meant.
+    pub fn registry(&self) -> Result<Registry, Failure> {
+        Registry::new(Context::discover(self.global, &process_env)?)
+    }
+}
+
+/// Does what the command line says. Every command but `up` is dropped where it is by Ctrl-C; what
+/// it made so far and did not finish is removed.
+pub async fn run(cli: &Cli) -> Result<(), Failure> {
+    let around = Surroundings {
+        global: &cli.global,
+        out: Output::new(cli.global.json),
+    };
+    let mut ending = Ending::watch()?;
+    if let Command::Up(args) = &cli.command {
+        return up::run(&around, args, &mut ending).await;
+    }
+    let work = async {
+        match &cli.command {
+            Command::Up(_) => Ok(()),
+            Command::Keys(command) => keys::run(&around, command).await,
+            Command::Package(args) => package::run(&around, args).await,
+            Command::Release(args) => release::run(&around, args).await,
+            Command::Deploy(args) => deploy::run(&around, args).await,
+            Command::Targets(args) => targets::run(&around, args).await,
+            Command::Target(command) => target::run(&around, command).await,
+            Command::Packages(args) => packages::run(&around, args).await,
+            Command::Status(args) => status::run(&around, args).await,
+            Command::Ask(args) => ask::run(&around, args).await,
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        () = ending.came() => Err(Failure::Interrupted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_ends_with_its_row() {
+        for line in [
+            &["selvedge", "nonsense"][..],
+            &["selvedge", "deploy"],
+            &["selvedge", "deploy", "A!", "--target", "t"],
+            &["selvedge", "targets", "../x"],
+        ] {
+            let error = Cli::try_parse_from(line).unwrap_err();
+            assert_eq!(
+                error.exit_code(),
+                i32::from(crate::exit::Exit::Usage.code()),
+                "{line:?}"
+            );
+        }
+    }
+}

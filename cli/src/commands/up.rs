@@ -1,0 +1,561 @@
+//! `selvedge up`: broker, registry, agent and host on this machine, each its own process, until
+//! Ctrl-C, SIGTERM or the death of one of them ends all.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use reqwest::Method;
+use selvedge_package::DeviceId;
+use serde_json::{Value, json};
+
+use crate::client::{Registry, http_client};
+use crate::clock::Deadline;
+use crate::commands::{Surroundings, keys};
+use crate::context::{Context, Token, data_dir, process_env, read_small};
+use crate::failure::Failure;
+use crate::programs::Programs;
+use crate::progress::Step;
+use crate::signals::Ending;
+use crate::supervisor::child::Child;
+use crate::supervisor::host;
+use crate::supervisor::place::Place;
+use crate::supervisor::process::Process;
+use crate::supervisor::ready;
+use crate::supervisor::record::{Record, write_atomically};
+
+/// How long a child may take to end by itself.
+const GRACE: Duration = Duration::from_secs(8);
+
+/// Start everything on this machine.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory of the keys [default: `keys` in the data directory, made where it is missing]
+    #[arg(long, value_name = "DIR")]
+    pub keys: Option<PathBuf>,
+    /// Port of the broker; 0: any free one [default: that of the last start, else any]
+    #[arg(long, value_name = "N")]
+    pub broker_port: Option<u16>,
+    /// Port of the registry; 0: any free one [default: that of the last start, else any]
+    #[arg(long, value_name = "N")]
+    pub registry_port: Option<u16>,
+    /// Port of the inference endpoint; 0: any free one [default: that of the last start, else any]
+    #[arg(long, value_name = "N")]
+    pub http_port: Option<u16>,
+    /// Name of the target that this machine is
+    #[arg(long, value_name = "NAME", default_value = "edge-1")]
+    pub name: DeviceId,
+    /// Longest time until everything is ready, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub timeout: u64,
+    /// Where the other programs are
+    #[command(flatten)]
+    pub programs: Programs,
+}
+
+/// Starts everything, and stays until it ends.
+pub async fn run(
+    around: &Surroundings<'_>,
+    args: &Args,
+    ending: &mut Ending,
+) -> Result<(), Failure> {
+    let dir = data_dir(around.global, &process_env)?;
+    let place = Place::take(&dir)?;
+    place.prepare()?;
+    let mut stack = Stack {
+        children: Vec::new(),
+        record: Record::read(place.dir())?.unwrap_or_default(),
+    };
+    clear(around, &place, &stack.record).await;
+    let outcome = tokio::select! {
+        ready = start(around, args, &place, &mut stack) => ready,
+        () = ending.came() => Err(Failure::Interrupted),
+    };
+    let outcome = match outcome {
+        Ok(()) => {
+            announce(around, &place, &stack.record);
+            tokio::select! {
+                failure = stack.death() => Err(failure),
+                () = ending.came() => Ok(()),
+            }
+        }
+        failed => failed,
+    };
+    let step = Step::begin(around.out, "stopping everything");
+    tokio::select! {
+        () = stack.end(&place) => {}
+        // A second Ctrl-C: no more asking.
+        () = ending.came() => stack.kill(&place).await,
+    }
+    step.end();
+    around.out.note("everything is stopped");
+    outcome
+}
+
+/// The children, and what the record says of them.
+struct Stack {
+    children: Vec<Child>,
+    record: Record,
+}
+
+impl Stack {
+    /// Starts a child and writes it into the record, so that a later start can clear it away even
+    /// if this process is killed.
+    fn start(
+        &mut self,
+        place: &Place,
+        name: &'static str,
+        program: &Path,
+        args: &[OsString],
+    ) -> Result<usize, Failure> {
+        let child = Child::start(name, program, args, &place.log(name))?;
+        if let Some(identity) = child.identity() {
+            self.record.pids.insert(name.to_owned(), identity);
+        }
+        self.children.push(child);
+        self.record.write(place.dir())?;
+        Ok(self.children.len() - 1)
+    }
+
+    /// Waits until a child dies.
+    async fn death(&mut self) -> Failure {
+        loop {
+            for child in &mut self.children {
+                if let Err(failure) = child.check() {
+                    return failure;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Ends the agent, its host, the registry and the broker, in this order.
+    async fn end(&mut self, place: &Place) {
+        for child in self.children.iter_mut().rev() {
+            child.end(GRACE).await;
+            if child.name() == "agent" {
+                host::end(&place.agent(), GRACE).await;
+            }
+        }
+        self.forget(place);
+    }
+
+    /// Ends all of them at once.
+    async fn kill(&mut self, place: &Place) {
+        for child in &mut self.children {
+            child.end(Duration::ZERO).await;
+        }
+        if let Some(host) = host::running(&place.agent()) {
+            host.end(Duration::ZERO).await;
+        }
+        self.forget(place);
+    }
+
+    fn forget(&mut self, place: &Place) {
+        self.children.clear();
+        self.record.pids.clear();
+        // Without it the next start looks for processes that are gone, and finds none.
+        let _ = self.record.write(place.dir());
+    }
+}
+
+/// Ends what an `up` that was killed has left.
+async fn clear(around: &Surroundings<'_>, place: &Place, record: &Record) {
+    let left: Vec<(&String, &Process)> = record
+        .pids
+        .iter()
+        .filter(|(name, process)| *name != "up" && process.is_alive())
+        .collect();
+    let host = host::running(&place.agent());
+    if left.is_empty() && host.is_none() {
+        return;
+    }
+    around
+        .out
+        .note("an earlier `selvedge up` here was killed; ending what it left");
+    for (_, process) in left {
+        process.end(GRACE).await;
+    }
+    host::end(&place.agent(), GRACE).await;
+}
+
+async fn start(
+    around: &Surroundings<'_>,
+    args: &Args,
+    place: &Place,
+    stack: &mut Stack,
+) -> Result<(), Failure> {
+    let deadline = Deadline::after(Duration::from_secs(args.timeout));
+    let programs = Found {
+        registry: args.programs.find("selvedge-registry")?,
+        agent: args.programs.find("selvedge-agent")?,
+        host: args.programs.find("selvedge-host")?,
+    };
+    let keys = prepare_keys(around, args, place)?;
+    let ports = Ports::choose(args, &stack.record);
+    stack.record.keys.clone_from(&keys);
+    stack.record.target = args.name.to_string();
+    stack.record.agent_data = place.agent();
+    stack.record.token_file = place.token_file();
+    stack.record.pids.clear();
+    if let Some(own) = Process::of(std::process::id()) {
+        stack.record.pids.insert("up".to_owned(), own);
+    }
+    stack.record.write(place.dir())?;
+
+    let step = Step::begin(around.out, "starting the broker");
+    let file = fresh(place.address_file("broker"))?;
+    let index = stack.start(
+        place,
+        "broker",
+        &programs.registry,
+        &words(&[
+            &"broker",
+            &"--listen",
+            &loopback(ports.broker),
+            &"--data",
+            &place.broker(),
+            &"--address-file",
+            &file,
+        ]),
+    )?;
+    let address = ready::address(&mut stack.children[index], &file, deadline).await?;
+    stack.record.broker = format!("mqtt://{address}");
+    stack.record.write(place.dir())?;
+    step.note(&format!("broker    {}", stack.record.broker));
+
+    step.say("starting the registry");
+    let file = fresh(place.address_file("registry"))?;
+    let index = stack.start(
+        place,
+        "registry",
+        &programs.registry,
+        &words(&[
+            &"serve",
+            &"--data",
+            &place.registry(),
+            &"--listen",
+            &loopback(ports.registry),
+            &"--broker",
+            &stack.record.broker,
+            &"--online-keys",
+            &keys.join("online"),
+            &"--roots",
+            &keys.join("roots"),
+            &"--address-file",
+            &file,
+        ]),
+    )?;
+    let address = ready::address(&mut stack.children[index], &file, deadline).await?;
+    stack.record.registry = format!("http://{address}");
+    let http = http_client()?;
+    ready::answers(
+        &mut stack.children[index],
+        &http,
+        &format!("http://{address}/v1/health"),
+        deadline,
+    )
+    .await?;
+    stack.record.write(place.dir())?;
+    step.note(&format!("registry  {}", stack.record.registry));
+
+    step.say("starting the agent");
+    let registry = Registry::new(Context {
+        registry: stack.record.registry.clone(),
+        token: Token::read(&place.token_file())?,
+        workspace: around.global.workspace.clone(),
+    })?;
+    enrol(&registry, place, &args.name, &stack.record.broker).await?;
+    let file = fresh(place.agent().join("run/http"))?;
+    let index = stack.start(
+        place,
+        "agent",
+        &programs.agent,
+        &words(&[
+            &"run",
+            &"--data",
+            &place.agent(),
+            &"--enrolment",
+            &place.enrolment(),
+            &"--host-binary",
+            &programs.host,
+            &"--http",
+            &loopback(ports.http),
+        ]),
+    )?;
+    let address = ready::address(&mut stack.children[index], &file, deadline).await?;
+    stack.record.inference = format!("http://{address}");
+    ready::answers(
+        &mut stack.children[index],
+        &http,
+        &format!("http://{address}/v2/health/live"),
+        deadline,
+    )
+    .await?;
+    if let Some(host) = host::running(&place.agent()) {
+        stack.record.pids.insert("host".to_owned(), host);
+    }
+    stack.record.write(place.dir())?;
+    step.note(&format!("inference {}", stack.record.inference));
+
+    step.say(&format!(
+        "waiting for {} to be heard by the registry",
+        args.name
+    ));
+    online(&registry, &mut stack.children[index], &args.name, deadline).await?;
+    step.end();
+    Ok(())
+}
+
+struct Found {
+    registry: PathBuf,
+    agent: PathBuf,
+    host: PathBuf,
+}
+
+/// A port for each listener: as said, else as last time, else any.
+#[derive(Debug, PartialEq, Eq)]
+struct Ports {
+    broker: u16,
+    registry: u16,
+    http: u16,
+}
+
+impl Ports {
+    fn choose(args: &Args, record: &Record) -> Self {
+        Self {
+            broker: args
+                .broker_port
+                .unwrap_or_else(|| Record::port(&record.broker)),
+            registry: args
+                .registry_port
+                .unwrap_or_else(|| Record::port(&record.registry)),
+            http: args
+                .http_port
+                .unwrap_or_else(|| Record::port(&record.inference)),
+        }
+    }
+}
+
+fn loopback(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+/// Arguments of any kind as one list.
+fn words(parts: &[&dyn AsRef<std::ffi::OsStr>]) -> Vec<OsString> {
+    parts.iter().map(|part| part.as_ref().to_owned()).collect()
+}
+
+/// A file that a child will write; one of an earlier start is removed.
+fn fresh(path: PathBuf) -> Result<PathBuf, Failure> {
+    match std::fs::remove_file(&path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Failure::File {
+            doing: "remove",
+            path,
+            source,
+        }),
+        _ => Ok(path),
+    }
+}
+
+fn prepare_keys(around: &Surroundings<'_>, args: &Args, place: &Place) -> Result<PathBuf, Failure> {
+    let dir = args.keys.clone().unwrap_or_else(|| place.keys());
+    if dir.join("roots").is_dir() {
+        return dir.canonicalize().map_err(Failure::file("open", &dir));
+    }
+    if args.keys.is_some() {
+        return Err(Failure::missing(
+            format!("there are no keys in {}", dir.display()),
+            format!("`selvedge keys init {}` makes them", dir.display()),
+        ));
+    }
+    keys::init(&dir)?;
+    around
+        .out
+        .note(format!("made new keys in {}", dir.display()));
+    Ok(dir)
+}
+
+/// Makes this machine's target where it is missing, and its enrolment point to the broker's present
+/// address.
+async fn enrol(
+    registry: &Registry,
+    place: &Place,
+    name: &DeviceId,
+    broker: &str,
+) -> Result<(), Failure> {
+    let path = place.enrolment();
+    let known = registry.target(name).await;
+    if let Err(failure) = &known
+        && !matches!(failure, Failure::Missing { .. })
+    {
+        return known.map(drop);
+    }
+    let kept = if path.exists() {
+        Some(read_enrolment(&path)?)
+    } else {
+        None
+    };
+    let mut enrolment = match (known, kept) {
+        (Ok(_), Some(enrolment)) if enrolment["device"] == name.as_str() => enrolment,
+        (Ok(_), _) if place.agent().join("device.key").exists() => {
+            return Err(Failure::Conflict {
+                what: format!("the enrolment of {name} in {} is lost", path.display()),
+                advice: format!(
+                    "remove the target (`selvedge target rm {name}`) and the directory {}, and start again",
+                    place.agent().display()
+                ),
+            });
+        }
+        (Ok(_), _) => {
+            // An earlier start ended between making the target and keeping its enrolment.
+            registry
+                .call(
+                    &format!("remove {name}"),
+                    Method::DELETE,
+                    &registry.in_workspace(&format!("/targets/{name}")),
+                    None,
+                )
+                .await?;
+            make_target(registry, name).await?
+        }
+        (Err(_), Some(enrolment)) if place.agent().join("device.key").exists() => {
+            let device = enrolment["device"]
+                .as_str()
+                .unwrap_or("another target")
+                .to_owned();
+            return Err(Failure::Conflict {
+                what: format!(
+                    "the agent in {} is enrolled as {device}, and the registry does not know {name}",
+                    place.agent().display()
+                ),
+                advice: format!(
+                    "start with --name {device}, or remove {} to begin anew",
+                    place.agent().display()
+                ),
+            });
+        }
+        (Err(_), _) => make_target(registry, name).await?,
+    };
+    enrolment["broker"] = broker.into();
+    let text = serde_json::to_vec_pretty(&enrolment).map_err(|source| Failure::Internal {
+        what: "cannot write the enrolment",
+        source: source.into(),
+    })?;
+    write_atomically(&path, &text, false)
+}
+
+async fn make_target(registry: &Registry, name: &DeviceId) -> Result<Value, Failure> {
+    let body = json!({"name": name, "kind": "local", "labels": {}});
+    let answer = registry
+        .call(
+            &format!("make target {name}"),
+            Method::POST,
+            &registry.in_workspace("/targets"),
+            Some(&body),
+        )
+        .await?;
+    Ok(answer["enrolment"].clone())
+}
+
+fn read_enrolment(path: &Path) -> Result<Value, Failure> {
+    serde_json::from_str(&read_small(path, 1 << 20)?)
+        .map_err(Failure::content("an enrolment", path))
+}
+
+/// Waits until the registry hears the agent.
+async fn online(
+    registry: &Registry,
+    agent: &mut Child,
+    name: &DeviceId,
+    deadline: Deadline,
+) -> Result<(), Failure> {
+    loop {
+        agent.check()?;
+        let (_, target) = registry.target(name).await?;
+        if target.online && target.enrolled {
+            return Ok(());
+        }
+        if deadline.passed() {
+            return Err(ready::late(format!("word from the agent {name}"), deadline));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn announce(around: &Surroundings<'_>, place: &Place, record: &Record) {
+    around.out.value(&json!({
+        "registry": record.registry, "broker": record.broker, "inference": record.inference,
+        "token_file": record.token_file, "target": record.target, "agent_data": record.agent_data,
+        "keys": record.keys, "data": place.dir(), "pids": record.pids.iter().map(|(name, process)| (name.clone(), process.pid)).collect::<std::collections::BTreeMap<_, _>>(),
+    }));
+    let out = around.out;
+    out.line(format!("target    {} (this machine)", record.target));
+    out.line(format!("data      {}", place.dir().display()));
+    out.line(format!("keys      {}", record.keys.display()));
+    out.line("everything is ready; Ctrl-C stops it. In another terminal:");
+    let data = if around.global.data.is_some() {
+        format!(" --data {}", place.dir().display())
+    } else {
+        String::new()
+    };
+    out.line("  selvedge package MODEL.onnx --out MODEL.pkg");
+    out.line(format!(
+        "  selvedge release MODEL.pkg --keys {}{data}",
+        record.keys.display()
+    ));
+    out.line(format!(
+        "  selvedge deploy NAME --target {} --wait{data}",
+        record.target
+    ));
+    out.line(format!(
+        "  selvedge ask NAME --input '{{\"INPUT\": [[1, 2]]}}'{data}"
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_said_or_remembered_or_free() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let args =
+            <Line as clap::Parser>::parse_from(["x", "--broker-port", "7", "--http-port", "0"])
+                .args;
+        let record = Record {
+            registry: "http://127.0.0.1:8".into(),
+            inference: "http://127.0.0.1:9".into(),
+            ..Record::default()
+        };
+        assert_eq!(
+            Ports::choose(&args, &record),
+            Ports {
+                broker: 7,
+                registry: 8,
+                http: 0
+            }
+        );
+        assert_eq!(
+            Ports::choose(&args, &Record::default()),
+            Ports {
+                broker: 7,
+                registry: 0,
+                http: 0
+            }
+        );
+    }
+
+    #[test]
+    fn a_file_of_an_earlier_start_is_not_taken_for_todays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, "127.0.0.1:1").unwrap();
+        assert!(!fresh(path.clone()).unwrap().exists());
+        assert!(fresh(path).is_ok());
+    }
+}

@@ -1,0 +1,36 @@
+//! What went wrong with keys and signing, in the words and rows of this program.
+
+use std::io::ErrorKind;
+
+use selvedge_signing::SigningError;
+
+use crate::failure::Failure;
+
+/// The failure of a step with keys; `doing` completes "cannot …".
+pub fn failed(doing: impl Into<String>, error: SigningError) -> Failure {
+    let what = || error.to_string();
+    match &error {
+        SigningError::Exists { .. } => Failure::Conflict {
+            what: what(),
+            advice: "use the keys that are there, or make new ones in another directory".to_owned(),
+        },
+        SigningError::Released { .. } | SigningError::ReleaseNotAbove { .. } => Failure::Conflict {
+            what: what(),
+            advice: "make the package again with a larger --release (and another --version)".to_owned(),
+        },
+        SigningError::File { path, source, .. } if source.kind() == ErrorKind::NotFound => Failure::Missing {
+            what: format!("there is no {}", path.display()),
+            advice: "`selvedge keys init DIR` makes keys; name their directory with --keys (that of `selvedge up` is `keys` in its data directory)"
+                .to_owned(),
+        },
+        _ => Failure::Keys {
+            doing: doing.into(),
+            advice: match &error {
+                SigningError::Permissions { .. } => "keys must be readable by you only".to_owned(),
+                SigningError::KeyFormat { .. } => "restore the file from a copy; keys cannot be repaired".to_owned(),
+                _ => String::new(),
+            },
+            source: error.into(),
+        },
+    }
+}

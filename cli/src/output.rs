@@ -1,0 +1,199 @@
+//! What people and programs read: results on standard output, progress and errors on standard error.
+//!
+//! A closed pipe is no error and never a panic; what goes to a terminal is cleaned of control
+//! characters first, since much of it comes from devices.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+
+use serde::Serialize;
+
+/// Where results go, and in which form.
+#[derive(Debug, Clone, Copy)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// For people, or with `json` for programs.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether programs read.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether a person watches standard error.
+    pub fn is_watched(&self) -> bool {
+        std::io::stderr().is_terminal()
+    }
+
+    /// A result for programs: pretty JSON. Nothing when people read.
+    pub fn value(&self, value: &impl Serialize) {
+        if self.json {
+            // Values here are rows and maps with string keys; writing them as JSON cannot fail.
+            put(
+                false,
+                &serde_json::to_string_pretty(value).unwrap_or_default(),
+            );
+        }
+    }
+
+    /// A result for people. Nothing when programs read.
+    pub fn line(&self, text: impl AsRef<str>) {
+        if !self.json {
+            put(false, &printable(text.as_ref()));
+        }
+    }
+
+    /// A line about progress, to standard error, for both.
+    pub fn note(&self, text: impl AsRef<str>) {
+        put(true, &printable(text.as_ref()));
+    }
+
+    /// A table for people. Nothing when programs read.
+    pub fn table(&self, head: &[&str], rows: &[Vec<String>]) {
+        if !self.json {
+            put(false, &table(head, rows));
+        }
+    }
+}
+
+/// Writes a line to standard output or standard error; a reader that went away is ignored.
+fn put(error: bool, text: &str) {
+    let line = format!("{text}\n");
+    if error {
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    } else {
+        let mut out = std::io::stdout().lock();
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+/// Writes raw bytes to standard output.
+pub fn put_raw(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
+}
+
+/// `text` with every control character but the line feed written as an escape.
+pub fn printable(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Bidirectional overrides can make one text look like another.
+        let deceives = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if (c.is_control() && c != '\n') || deceives {
+            let _ = write!(clean, "{}", c.escape_unicode());
+        } else {
+            clean.push(c);
+        }
+    }
+    clean
+}
+
+/// Columns padded with spaces, two apart; the last one is not padded.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let clean = |cell: &str| printable(cell).replace('\n', "\\n");
+    let mut lines: Vec<Vec<String>> = vec![head.iter().map(|cell| (*cell).to_owned()).collect()];
+    lines.extend(
+        rows.iter()
+            .map(|row| row.iter().map(|cell| clean(cell)).collect()),
+    );
+    let width = |column: usize| {
+        lines
+            .iter()
+            .filter_map(|line| line.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut text = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        if number > 0 {
+            text.push('\n');
+        }
+        for (column, cell) in line.iter().enumerate() {
+            text.push_str(cell);
+            if column + 1 < line.len() {
+                let gap = widths
+                    .get(column)
+                    .copied()
+                    .unwrap_or(0)
+                    .saturating_sub(cell.chars().count())
+                    + 2;
+                text.extend(std::iter::repeat_n(' ', gap));
+            }
+        }
+    }
+    text
+}
+
+/// A number of bytes for people: `512 B`, `3.1 MiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `key=value` pairs for people, parted by spaces; `-` where there is none.
+pub fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+    let text = pairs
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(" ");
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_end_without_blanks() {
+        let rows = [
+            vec!["a".into(), "1".into()],
+            vec!["longer".into(), "22".into()],
+        ];
+        assert_eq!(
+            table(&["NAME", "N"], &rows),
+            "NAME    N\na       1\nlonger  22"
+        );
+        assert_eq!(table(&["NAME"], &[]), "NAME");
+    }
+
+    #[test]
+    fn a_device_cannot_steer_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
+        assert_eq!(table(&["X"], &[vec!["a\nb\u{7}".into()]]), "X\na\\nb\\u{7}");
+        assert_eq!(printable("\u{202e}x"), "\\u{202e}x");
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        for (count, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (3_250_586, "3.1 MiB"),
+            (1 << 40, "1.0 TiB"),
+        ] {
+            assert_eq!(bytes(count), text);
+        }
+    }
+}
