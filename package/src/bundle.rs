@@ -21,11 +21,7 @@ use crate::rules::{self, ManifestError, Use};
 #[allow(missing_docs)]
 pub enum BundleError {
     #[error("the {what} has {found} bytes; at most {most} are allowed")]
-    TooLarge {
-        what: &'static str,
-        found: u64,
-        most: u64,
-    },
+    TooLarge { what: &'static str, found: u64, most: u64 },
     #[error("the {what} is not what this program reads")]
     Json {
         what: &'static str,
@@ -33,23 +29,11 @@ pub enum BundleError {
         source: serde_json::Error,
     },
     #[error("the OCI manifest's `{field}` is `{found}` instead of `{expected}`")]
-    Shape {
-        field: &'static str,
-        expected: String,
-        found: String,
-    },
+    Shape { field: &'static str, expected: String, found: String },
     #[error("the {what} has digest {found} instead of {expected}")]
-    WrongDigest {
-        what: &'static str,
-        expected: Digest,
-        found: Digest,
-    },
+    WrongDigest { what: &'static str, expected: Digest, found: Digest },
     #[error("the {what} has {found} bytes instead of {expected}")]
-    WrongSize {
-        what: &'static str,
-        expected: u64,
-        found: u64,
-    },
+    WrongSize { what: &'static str, expected: u64, found: u64 },
     #[error("the package manifest breaks a rule")]
     Manifest(#[source] ManifestError),
     #[error("layer {digest} has annotations that no layer has: `{annotation}`")]
@@ -67,17 +51,9 @@ pub enum BundleError {
     #[error("the package has `{path}`, but its manifest does not list it")]
     Unlisted { path: FilePath },
     #[error("`{path}` has media type `{found}` instead of `{expected}`")]
-    MediaType {
-        path: FilePath,
-        expected: &'static str,
-        found: String,
-    },
+    MediaType { path: FilePath, expected: &'static str, found: String },
     #[error("blob {digest} is listed with {first} bytes and with {second} bytes")]
-    TwoSizes {
-        digest: Digest,
-        first: u64,
-        second: u64,
-    },
+    TwoSizes { digest: Digest, first: u64, second: u64 },
     #[error("blob {digest} of {size} bytes has no chunk index")]
     NoIndex { digest: Digest, size: u64 },
     #[error("a chunk index covers {covered}, which needs none")]
@@ -122,11 +98,7 @@ impl Bundle {
     }
 
     /// As [`Bundle::parse`], with limits of one's own.
-    pub fn parse_within(
-        limits: &Limits,
-        manifest: &[u8],
-        config: &[u8],
-    ) -> Result<Self, BundleError> {
+    pub fn parse_within(limits: &Limits, manifest: &[u8], config: &[u8]) -> Result<Self, BundleError> {
         let oci = parse_oci(limits, manifest)?;
         at_most("package manifest", config.len() as u64, limits.config_bytes)?;
         if oci.config.size != config.len() as u64 {
@@ -144,11 +116,8 @@ impl Bundle {
                 found,
             });
         }
-        let manifest_read: Manifest =
-            serde_json::from_slice(config).map_err(|source| BundleError::Json {
-                what: "package manifest",
-                source,
-            })?;
+        let manifest_read: Manifest = serde_json::from_slice(config)
+            .map_err(|source| BundleError::Json { what: "package manifest", source })?;
         rules::check(&manifest_read, limits).map_err(BundleError::Manifest)?;
 
         let (mut layers, indexes) = sort_layers(&oci)?;
@@ -169,10 +138,7 @@ impl Bundle {
         if let Some((path, _)) = layers.pop_first() {
             return Err(BundleError::Unlisted { path });
         }
-        let indexes = indexes
-            .into_iter()
-            .map(|(covered, layer)| (covered, layer.clone()))
-            .collect();
+        let indexes = indexes.into_iter().map(|(covered, layer)| (covered, layer.clone())).collect();
         let bundle = Self {
             digest: Digest::of(manifest),
             length: manifest.len() as u64,
@@ -246,20 +212,13 @@ impl Bundle {
 
     /// Bytes of all blobs together, each counted once, the OCI manifest included.
     pub fn size(&self) -> u64 {
-        self.blobs()
-            .iter()
-            .map(|layer| layer.size)
-            .fold(self.length, u64::saturating_add)
+        self.blobs().iter().map(|layer| layer.size).fold(self.length, u64::saturating_add)
     }
 
     /// Sizes agree, no blob is too large, and exactly the blobs that need an index have one.
     fn check_blobs(&self, limits: &Limits) -> Result<(), BundleError> {
         let mut sizes: BTreeMap<Digest, u64> = BTreeMap::new();
-        let layers = self
-            .files
-            .values()
-            .map(|(_, layer)| layer)
-            .chain(self.indexes.values());
+        let layers = self.files.values().map(|(_, layer)| layer).chain(self.indexes.values());
         let mut total = self.length;
         for layer in layers.chain([&self.oci.config]) {
             at_most("blob", layer.size, limits.blob_bytes)?;
@@ -268,11 +227,7 @@ impl Bundle {
                 Some(first) if first == layer.size => {}
                 Some(first) => {
                     let digest = layer.digest;
-                    return Err(BundleError::TwoSizes {
-                        digest,
-                        first,
-                        second: layer.size,
-                    });
+                    return Err(BundleError::TwoSizes { digest, first, second: layer.size });
                 }
             }
         }
@@ -281,43 +236,25 @@ impl Bundle {
             match (chunks::index_size(*size), self.indexes.get(digest)) {
                 (None, None) => {}
                 (Some(_), None) => {
-                    return Err(BundleError::NoIndex {
-                        digest: *digest,
-                        size: *size,
-                    });
+                    return Err(BundleError::NoIndex { digest: *digest, size: *size });
                 }
                 (None, Some(_)) => {
-                    return Err(BundleError::NeedlessIndex {
-                        covered: digest.to_string(),
-                    });
+                    return Err(BundleError::NeedlessIndex { covered: digest.to_string() });
                 }
                 (Some(expected), Some(index)) if index.size == expected => {}
                 (Some(expected), Some(index)) => {
-                    return Err(BundleError::WrongSize {
-                        what: "chunk index",
-                        expected,
-                        found: index.size,
-                    });
+                    return Err(BundleError::WrongSize { what: "chunk index", expected, found: index.size });
                 }
             }
         }
-        match self
-            .indexes
-            .keys()
-            .find(|covered| !sizes.contains_key(covered))
-        {
-            Some(covered) => Err(BundleError::NeedlessIndex {
-                covered: covered.to_string(),
-            }),
+        match self.indexes.keys().find(|covered| !sizes.contains_key(covered)) {
+            Some(covered) => Err(BundleError::NeedlessIndex { covered: covered.to_string() }),
             None => Ok(()),
         }
     }
 }
 
-type Sorted<'a> = (
-    BTreeMap<FilePath, &'a Descriptor>,
-    BTreeMap<Digest, &'a Descriptor>,
-);
+type Sorted<'a> = (BTreeMap<FilePath, &'a Descriptor>, BTreeMap<Digest, &'a Descriptor>);
 
 /// Parts the layers into files by path and chunk indexes by the blob that they cover.
 fn sort_layers(oci: &OciManifest) -> Result<Sorted<'_>, BundleError> {
@@ -325,33 +262,19 @@ fn sort_layers(oci: &OciManifest) -> Result<Sorted<'_>, BundleError> {
     let mut indexes = BTreeMap::new();
     for layer in &oci.layers {
         let digest = layer.digest;
-        let wanted = if layer.media_type == oci::CHUNK_INDEX {
-            oci::INDEXES
-        } else {
-            oci::TITLE
-        };
+        let wanted = if layer.media_type == oci::CHUNK_INDEX { oci::INDEXES } else { oci::TITLE };
         if let Some(annotation) = layer.annotations.keys().find(|key| *key != wanted) {
-            return Err(BundleError::Annotation {
-                digest,
-                annotation: shown(annotation),
-            });
+            return Err(BundleError::Annotation { digest, annotation: shown(annotation) });
         }
-        let value = layer
-            .annotations
-            .get(wanted)
-            .map(String::as_str)
-            .unwrap_or_default();
+        let value = layer.annotations.get(wanted).map(String::as_str).unwrap_or_default();
         if wanted == oci::INDEXES {
-            let covered: Digest = value.parse().map_err(|_| BundleError::NeedlessIndex {
-                covered: shown(value),
-            })?;
+            let covered: Digest =
+                value.parse().map_err(|_| BundleError::NeedlessIndex { covered: shown(value) })?;
             if indexes.insert(covered, layer).is_some() {
                 return Err(BundleError::TwoIndexes { covered });
             }
         } else {
-            let path: FilePath = value
-                .parse()
-                .map_err(|source| BundleError::Path { digest, source })?;
+            let path: FilePath = value.parse().map_err(|source| BundleError::Path { digest, source })?;
             if files.insert(path.clone(), layer).is_some() {
                 return Err(BundleError::DuplicatePath { path });
             }
@@ -362,15 +285,9 @@ fn sort_layers(oci: &OciManifest) -> Result<Sorted<'_>, BundleError> {
 
 /// Reads an OCI manifest alone, as far as it can be checked without the package manifest.
 pub fn parse_oci(limits: &Limits, bytes: &[u8]) -> Result<OciManifest, BundleError> {
-    at_most(
-        "OCI manifest",
-        bytes.len() as u64,
-        limits.oci_manifest_bytes,
-    )?;
-    let oci: OciManifest = serde_json::from_slice(bytes).map_err(|source| BundleError::Json {
-        what: "OCI manifest",
-        source,
-    })?;
+    at_most("OCI manifest", bytes.len() as u64, limits.oci_manifest_bytes)?;
+    let oci: OciManifest =
+        serde_json::from_slice(bytes).map_err(|source| BundleError::Json { what: "OCI manifest", source })?;
     let version = oci.schema_version.to_string();
     for (field, expected, found) in [
         ("schemaVersion", "2", version.as_str()),
@@ -379,11 +296,7 @@ pub fn parse_oci(limits: &Limits, bytes: &[u8]) -> Result<OciManifest, BundleErr
         ("config.mediaType", oci::CONFIG, &oci.config.media_type),
     ] {
         if expected != found {
-            return Err(BundleError::Shape {
-                field,
-                expected: expected.to_owned(),
-                found: shown(found),
-            });
+            return Err(BundleError::Shape { field, expected: expected.to_owned(), found: shown(found) });
         }
     }
     at_most("package manifest", oci.config.size, limits.config_bytes)?;
@@ -391,20 +304,12 @@ pub fn parse_oci(limits: &Limits, bytes: &[u8]) -> Result<OciManifest, BundleErr
 }
 
 fn at_most(what: &'static str, found: u64, most: u64) -> Result<(), BundleError> {
-    if found <= most {
-        Ok(())
-    } else {
-        Err(BundleError::TooLarge { what, found, most })
-    }
+    if found <= most { Ok(()) } else { Err(BundleError::TooLarge { what, found, most }) }
 }
 
 /// Text from outside as an error may show it.
 fn shown(text: &str) -> String {
-    text.chars()
-        .take(120)
-        .collect::<String>()
-        .escape_debug()
-        .to_string()
+    text.chars().take(120).collect::<String>().escape_debug().to_string()
 }
 
 /// Makes the OCI manifest, the config and the indexes of a package from a manifest and its files.
@@ -429,10 +334,7 @@ pub struct Built {
 impl Builder {
     /// A builder for a package with this manifest and no files yet.
     pub fn new(manifest: Manifest) -> Self {
-        Self {
-            manifest,
-            files: BTreeMap::new(),
-        }
+        Self { manifest, files: BTreeMap::new() }
     }
 
     /// Adds a file of which digest and indexes are known (from a [`chunks::ChunkIndexer`]).
@@ -496,11 +398,7 @@ impl Builder {
         };
         let manifest = to_json("OCI manifest", &oci)?;
         let bundle = Bundle::parse(&manifest, &config)?;
-        Ok(Built {
-            bundle,
-            manifest,
-            blobs,
-        })
+        Ok(Built { bundle, manifest, blobs })
     }
 }
 

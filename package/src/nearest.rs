@@ -41,14 +41,7 @@ mod tests {
 
     #[test]
     fn finds_what_was_meant() {
-        let known = [
-            "models",
-            "module",
-            "outputs",
-            "inputs",
-            "release",
-            "min-release",
-        ];
+        let known = ["models", "module", "outputs", "inputs", "release", "min-release"];
         for (typed, meant) in [
             ("modles", Some("models")),
             ("model", Some("models")),

@@ -24,44 +24,23 @@ pub enum ManifestError {
     #[error("the manifest has format {found}; this program reads format {FORMAT}")]
     Format { found: u32 },
     #[error("`{field}` is {found}; it must be {least} to {most}")]
-    OutOfRange {
-        field: String,
-        found: u64,
-        least: u64,
-        most: u64,
-    },
+    OutOfRange { field: String, found: u64, least: u64, most: u64 },
     #[error("`{field}` has {found} entries; at most {most} are allowed")]
-    TooMany {
-        field: &'static str,
-        found: usize,
-        most: usize,
-    },
+    TooMany { field: &'static str, found: usize, most: usize },
     #[error("`{field}` is empty; at least one is needed")]
     Missing { field: &'static str },
     #[error("`{field}` has {found} bytes; at most {most} are allowed")]
-    TooLong {
-        field: String,
-        found: usize,
-        most: usize,
-    },
+    TooLong { field: String, found: usize, most: usize },
     #[error("`{field}` has `{name}` twice")]
     Duplicate { field: &'static str, name: String },
     #[error("the file `{path}` is named twice: in `{first}` and in `{second}`")]
-    FileTwice {
-        path: FilePath,
-        first: &'static str,
-        second: &'static str,
-    },
+    FileTwice { path: FilePath, first: &'static str, second: &'static str },
     #[error("`{path}` is a name that Selvedge keeps for itself")]
     Reserved { path: FilePath },
     #[error("`{folder}` cannot be both a file and the folder of `{path}`")]
     FileIsFolder { folder: FilePath, path: FilePath },
     #[error("`{field}`: `{name}` is not allowed: {rule}")]
-    BadName {
-        field: &'static str,
-        name: String,
-        rule: &'static str,
-    },
+    BadName { field: &'static str, name: String, rule: &'static str },
     #[error("the tensor `{tensor}` has dimension {found}; a dimension is -1 or at least 0")]
     Dimension { tensor: String, found: i64 },
     #[error("`{field}` is {found}; a tolerance is a finite number of at least 0")]
@@ -111,27 +90,12 @@ impl Use {
 pub fn files(manifest: &Manifest) -> Result<BTreeMap<FilePath, Use>, ManifestError> {
     let mut all: BTreeMap<FilePath, Use> = BTreeMap::new();
     let models = manifest.models.iter().flat_map(|model| {
-        let data = model
-            .external_data
-            .iter()
-            .map(|path| (path, Use::ExternalData));
+        let data = model.external_data.iter().map(|path| (path, Use::ExternalData));
         std::iter::once((&model.file, Use::Model)).chain(data)
     });
     let named = models
-        .chain(
-            manifest
-                .module
-                .component
-                .iter()
-                .map(|path| (path, Use::Component)),
-        )
-        .chain(
-            manifest
-                .acceptance
-                .cases
-                .iter()
-                .map(|path| (path, Use::Case)),
-        )
+        .chain(manifest.module.component.iter().map(|path| (path, Use::Component)))
+        .chain(manifest.acceptance.cases.iter().map(|path| (path, Use::Case)))
         .chain(manifest.files.iter().map(|path| (path, Use::Other)));
     for (path, used) in named {
         if RESERVED.contains(&path.as_str()) {
@@ -153,10 +117,7 @@ pub fn files(manifest: &Manifest) -> Result<BTreeMap<FilePath, Use>, ManifestErr
         let mut folder = path.as_str();
         while let Some((above, _)) = folder.rsplit_once('/') {
             if let Some((file, _)) = all.iter().find(|(file, _)| file.as_str() == above) {
-                return Err(ManifestError::FileIsFolder {
-                    folder: file.clone(),
-                    path: path.clone(),
-                });
+                return Err(ManifestError::FileIsFolder { folder: file.clone(), path: path.clone() });
             }
             folder = above;
         }
@@ -167,9 +128,7 @@ pub fn files(manifest: &Manifest) -> Result<BTreeMap<FilePath, Use>, ManifestErr
 /// Checks every rule.
 pub fn check(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
     if manifest.format != FORMAT {
-        return Err(ManifestError::Format {
-            found: manifest.format,
-        });
+        return Err(ManifestError::Format { found: manifest.format });
     }
     if !manifest.version.to_string().is_ascii() || manifest.version.to_string().len() > 128 {
         return Err(ManifestError::TooLong {
@@ -195,12 +154,7 @@ pub fn check(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> 
     check_tensors("outputs", &manifest.outputs, limits)?;
     check_acceptance(manifest, limits)?;
     let most = u64::from(limits.probation_seconds);
-    within(
-        "activation.probation-seconds",
-        manifest.activation.probation_seconds.into(),
-        0,
-        most,
-    )?;
+    within("activation.probation-seconds", manifest.activation.probation_seconds.into(), 0, most)?;
     check_settings("settings", &manifest.settings, limits)?;
     few("files", files(manifest)?.len(), limits.files)
 }
@@ -235,26 +189,15 @@ pub fn check_settings(
 
 fn check_requires(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
     let requires = &manifest.requires;
-    few(
-        "requires.architectures",
-        requires.architectures.len(),
-        limits.requirements,
-    )?;
+    few("requires.architectures", requires.architectures.len(), limits.requirements)?;
     let mut seen = BTreeSet::new();
     for name in &requires.architectures {
         check_word("requires.architectures", name)?;
         if !seen.insert(name) {
-            return Err(ManifestError::Duplicate {
-                field: "requires.architectures",
-                name: name.clone(),
-            });
+            return Err(ManifestError::Duplicate { field: "requires.architectures", name: name.clone() });
         }
     }
-    few(
-        "requires.labels",
-        requires.labels.len(),
-        limits.requirements,
-    )?;
+    few("requires.labels", requires.labels.len(), limits.requirements)?;
     for (key, value) in &requires.labels {
         check_word("requires.labels", key)?;
         check_word("requires.labels", value)?;
@@ -276,30 +219,10 @@ fn check_word(field: &'static str, name: &str) -> Result<(), ManifestError> {
 
 fn check_module(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
     let module = &manifest.module;
-    within(
-        "module.memory-mib",
-        module.memory_mib.into(),
-        1,
-        limits.memory_mib.into(),
-    )?;
-    within(
-        "module.deadline-ms",
-        module.deadline_ms.into(),
-        1,
-        limits.deadline_ms.into(),
-    )?;
-    within(
-        "module.concurrency",
-        module.concurrency.into(),
-        1,
-        limits.concurrency.into(),
-    )?;
-    within(
-        "module.tensor-mib",
-        module.tensor_mib.into(),
-        1,
-        limits.tensor_mib.into(),
-    )?;
+    within("module.memory-mib", module.memory_mib.into(), 1, limits.memory_mib.into())?;
+    within("module.deadline-ms", module.deadline_ms.into(), 1, limits.deadline_ms.into())?;
+    within("module.concurrency", module.concurrency.into(), 1, limits.concurrency.into())?;
+    within("module.tensor-mib", module.tensor_mib.into(), 1, limits.tensor_mib.into())?;
     for (n, capability) in module.capabilities.iter().enumerate() {
         if module.capabilities[..n].contains(capability) {
             return Err(ManifestError::Duplicate {
@@ -319,27 +242,15 @@ fn check_models(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
     let mut names: BTreeSet<&PackageName> = BTreeSet::new();
     for model in &manifest.models {
         if !names.insert(&model.name) {
-            return Err(ManifestError::Duplicate {
-                field: "models.name",
-                name: model.name.to_string(),
-            });
+            return Err(ManifestError::Duplicate { field: "models.name", name: model.name.to_string() });
         }
         let threads = u64::from(model.intra_op_threads);
-        within(
-            "models.intra-op-threads",
-            threads,
-            1,
-            limits.intra_op_threads.into(),
-        )?;
+        within("models.intra-op-threads", threads, 1, limits.intra_op_threads.into())?;
     }
     Ok(())
 }
 
-fn check_tensors(
-    field: &'static str,
-    tensors: &[TensorSpec],
-    limits: &Limits,
-) -> Result<(), ManifestError> {
+fn check_tensors(field: &'static str, tensors: &[TensorSpec], limits: &Limits) -> Result<(), ManifestError> {
     if tensors.is_empty() {
         return Err(ManifestError::Missing { field });
     }
@@ -353,23 +264,13 @@ fn check_tensors(
                 rule: "a tensor's name is not empty and has no control characters",
             });
         }
-        short(
-            &format!("{field}.name"),
-            &tensor.name,
-            limits.tensor_name_bytes,
-        )?;
+        short(&format!("{field}.name"), &tensor.name, limits.tensor_name_bytes)?;
         if !names.insert(&tensor.name) {
-            return Err(ManifestError::Duplicate {
-                field,
-                name: tensor.name.clone(),
-            });
+            return Err(ManifestError::Duplicate { field, name: tensor.name.clone() });
         }
         few("shape", tensor.shape.len(), limits.rank)?;
         if let Some(found) = tensor.shape.iter().copied().find(|extent| *extent < -1) {
-            return Err(ManifestError::Dimension {
-                tensor: tensor.name.clone(),
-                found,
-            });
+            return Err(ManifestError::Dimension { tensor: tensor.name.clone(), found });
         }
     }
     Ok(())
@@ -378,17 +279,10 @@ fn check_tensors(
 fn check_acceptance(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
     let acceptance = &manifest.acceptance;
     if acceptance.cases.is_empty() {
-        return Err(ManifestError::Missing {
-            field: "acceptance.cases",
-        });
+        return Err(ManifestError::Missing { field: "acceptance.cases" });
     }
     few("acceptance.cases", acceptance.cases.len(), limits.cases)?;
-    within(
-        "acceptance.latency-ms",
-        acceptance.latency_ms.into(),
-        0,
-        limits.deadline_ms.into(),
-    )?;
+    within("acceptance.latency-ms", acceptance.latency_ms.into(), 0, limits.deadline_ms.into())?;
     check_tolerance("acceptance.tolerance", acceptance.tolerance)?;
     few(
         "acceptance.tolerance-by-architecture",
@@ -397,24 +291,15 @@ fn check_acceptance(manifest: &Manifest, limits: &Limits) -> Result<(), Manifest
     )?;
     for (architecture, tolerance) in &acceptance.tolerance_by_architecture {
         check_word("acceptance.tolerance-by-architecture", architecture)?;
-        check_tolerance(
-            &format!("acceptance.tolerance-by-architecture.{architecture}"),
-            *tolerance,
-        )?;
+        check_tolerance(&format!("acceptance.tolerance-by-architecture.{architecture}"), *tolerance)?;
     }
     Ok(())
 }
 
 fn check_tolerance(field: &str, tolerance: Tolerance) -> Result<(), ManifestError> {
-    for (part, found) in [
-        ("absolute", tolerance.absolute),
-        ("relative", tolerance.relative),
-    ] {
+    for (part, found) in [("absolute", tolerance.absolute), ("relative", tolerance.relative)] {
         if !found.is_finite() || found < 0.0 {
-            return Err(ManifestError::Tolerance {
-                field: format!("{field}.{part}"),
-                found,
-            });
+            return Err(ManifestError::Tolerance { field: format!("{field}.{part}"), found });
         }
     }
     Ok(())
@@ -424,31 +309,18 @@ fn within(field: &str, found: u64, least: u64, most: u64) -> Result<(), Manifest
     if (least..=most).contains(&found) {
         Ok(())
     } else {
-        Err(ManifestError::OutOfRange {
-            field: field.to_owned(),
-            found,
-            least,
-            most,
-        })
+        Err(ManifestError::OutOfRange { field: field.to_owned(), found, least, most })
     }
 }
 
 fn few(field: &'static str, found: usize, most: usize) -> Result<(), ManifestError> {
-    if found <= most {
-        Ok(())
-    } else {
-        Err(ManifestError::TooMany { field, found, most })
-    }
+    if found <= most { Ok(()) } else { Err(ManifestError::TooMany { field, found, most }) }
 }
 
 fn short(field: &str, text: &str, most: usize) -> Result<(), ManifestError> {
     if text.len() <= most {
         Ok(())
     } else {
-        Err(ManifestError::TooLong {
-            field: field.to_owned(),
-            found: text.len(),
-            most,
-        })
+        Err(ManifestError::TooLong { field: field.to_owned(), found: text.len(), most })
     }
 }

@@ -62,10 +62,8 @@ pub fn sign_device(
 ) -> Result<SignedDevice, SigningError> {
     let bytes = assignment.to_bytes().map_err(SigningError::Assignment)?;
     let text = DirectorAssignment::target_name(&assignment.device);
-    let name = TargetName::new(&text).map_err(|source| SigningError::TargetName {
-        name: text,
-        source: Box::new(source),
-    })?;
+    let name = TargetName::new(&text)
+        .map_err(|source| SigningError::TargetName { name: text, source: Box::new(source) })?;
     let entry = Target {
         length: bytes.len() as u64,
         hashes: metadata::hashes(Digest::of(&bytes)),
@@ -83,11 +81,5 @@ pub fn sign_device(
     let targets = metadata::sign("targets", targets, &[signers.targets])?;
     let snapshot = online::sign_snapshot(version, &targets, expires, signers.snapshot)?;
     let timestamp = online::sign_timestamp(version, &snapshot, expires, signers.timestamp)?;
-    Ok(SignedDevice {
-        version,
-        timestamp,
-        snapshot,
-        targets,
-        assignment: bytes,
-    })
+    Ok(SignedDevice { version, timestamp, snapshot, targets, assignment: bytes })
 }

@@ -30,11 +30,7 @@ pub enum SigningError {
     #[error("no key was given to sign with")]
     NoSigner,
     #[error("{what} has {found} bytes; at most {most} are allowed")]
-    TooLarge {
-        what: &'static str,
-        found: u64,
-        most: u64,
-    },
+    TooLarge { what: &'static str, found: u64, most: u64 },
     #[error("this is not a signed {what}")]
     NotMetadata {
         what: &'static str,
@@ -45,7 +41,7 @@ pub enum SigningError {
     Canonical {
         what: &'static str,
         #[source]
-        source: tough::schema::Error,
+        source: Box<tough::schema::Error>,
     },
     #[error("the {what} cannot be written as JSON")]
     Json {
@@ -56,19 +52,11 @@ pub enum SigningError {
     #[error("version {version} of the {what} is not a version, or has none after it")]
     Version { what: &'static str, version: u64 },
     #[error("the {role} role needs {threshold} of {keys} keys, which is not possible")]
-    Threshold {
-        role: &'static str,
-        threshold: u64,
-        keys: usize,
-    },
+    Threshold { role: &'static str, threshold: u64, keys: usize },
     #[error("`{name}` was released before; a version is released once: raise the version")]
     Released { name: String },
     #[error("release {release} of `{package}` is not above the last one, {last}: use `--release {}`", last + 1)]
-    ReleaseNotAbove {
-        package: PackageName,
-        release: u64,
-        last: u64,
-    },
+    ReleaseNotAbove { package: PackageName, release: u64, last: u64 },
     #[error("`min-release` {min_release} is above the release {release} itself")]
     MinRelease { release: u64, min_release: u64 },
     #[error("`{name}` cannot be the name of a target")]

@@ -41,48 +41,29 @@ pub fn add_target(
     signers: &[&dyn Signer],
 ) -> Result<Vec<u8>, SigningError> {
     let mut targets = next(previous, expires)?;
-    let ImageCustom {
-        package,
-        release,
-        min_release,
-        ..
-    } = &target.custom;
+    let ImageCustom { package, release, min_release, .. } = &target.custom;
     if min_release > release {
-        return Err(SigningError::MinRelease {
-            release: *release,
-            min_release: *min_release,
-        });
+        return Err(SigningError::MinRelease { release: *release, min_release: *min_release });
     }
     let text = target.name();
-    let name = TargetName::new(&text).map_err(|source| SigningError::TargetName {
-        name: text.clone(),
-        source: Box::new(source),
-    })?;
+    let name = TargetName::new(&text)
+        .map_err(|source| SigningError::TargetName { name: text.clone(), source: Box::new(source) })?;
     if targets.targets.contains_key(&name) {
         return Err(SigningError::Released { name: text });
     }
     let last = targets
         .targets
         .values()
-        .filter(|listed| {
-            listed.custom.get("package").and_then(|v| v.as_str()) == Some(package.as_str())
-        })
+        .filter(|listed| listed.custom.get("package").and_then(|v| v.as_str()) == Some(package.as_str()))
         .filter_map(|listed| listed.custom.get("release").and_then(|v| v.as_u64()))
         .max()
         .unwrap_or(0);
     if *release <= last {
-        return Err(SigningError::ReleaseNotAbove {
-            package: package.clone(),
-            release: *release,
-            last,
-        });
+        return Err(SigningError::ReleaseNotAbove { package: package.clone(), release: *release, last });
     }
     let custom = serde_json::to_value(&target.custom)
         .and_then(serde_json::from_value)
-        .map_err(|source| SigningError::Json {
-            what: "release",
-            source,
-        })?;
+        .map_err(|source| SigningError::Json { what: "release", source })?;
     let entry = Target {
         length: target.length,
         hashes: metadata::hashes(target.digest),
@@ -94,11 +75,7 @@ pub fn add_target(
 }
 
 /// The next `targets.json`, listing what `previous` lists, with a new expiry.
-pub fn renew(
-    previous: &[u8],
-    expires: Timestamp,
-    signers: &[&dyn Signer],
-) -> Result<Vec<u8>, SigningError> {
+pub fn renew(previous: &[u8], expires: Timestamp, signers: &[&dyn Signer]) -> Result<Vec<u8>, SigningError> {
     metadata::sign("targets", next(Some(previous), expires)?, signers)
 }
 
@@ -113,13 +90,8 @@ fn next(previous: Option<&[u8]>, expires: Timestamp) -> Result<Targets, SigningE
     let signed: Signed<Targets> = metadata::read("targets", bytes)?;
     let mut targets = signed.signed;
     let version = targets.version.get();
-    targets.version = targets
-        .version
-        .checked_add(1)
-        .ok_or(SigningError::Version {
-            what: "targets",
-            version,
-        })?;
+    targets.version =
+        targets.version.checked_add(1).ok_or(SigningError::Version { what: "targets", version })?;
     targets.expires = expires;
     Ok(targets)
 }

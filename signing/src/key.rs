@@ -46,10 +46,7 @@ impl PublicKey {
 
     pub(crate) fn tuf_key(&self) -> Key {
         Key::Ed25519 {
-            keyval: Ed25519Key {
-                public: self.0.to_vec().into(),
-                _extra: Default::default(),
-            },
+            keyval: Ed25519Key { public: self.0.to_vec().into(), _extra: Default::default() },
             scheme: Ed25519Scheme::Ed25519,
             _extra: Default::default(),
         }
@@ -58,10 +55,7 @@ impl PublicKey {
     pub(crate) fn tuf_key_id(&self) -> Result<Decoded<Hex>, SigningError> {
         self.tuf_key()
             .key_id()
-            .map_err(|source| SigningError::Canonical {
-                what: "key",
-                source,
-            })
+            .map_err(|source| SigningError::Canonical { what: "key", source: Box::new(source) })
     }
 }
 
@@ -95,9 +89,7 @@ impl Serialize for PublicKey {
 
 impl<'de> Deserialize<'de> for PublicKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -116,34 +108,20 @@ pub struct SigningKey(Ed25519KeyPair);
 impl SigningKey {
     /// A new key.
     pub fn generate() -> Result<Self, SigningError> {
-        Ed25519KeyPair::generate()
-            .map(Self)
-            .map_err(|_| SigningError::Generate)
+        Ed25519KeyPair::generate().map(Self).map_err(|_| SigningError::Generate)
     }
 
     /// Reads a key file. One that others may read, or its group may write, is refused.
     pub fn load(path: &Path) -> Result<Self, SigningError> {
-        let failed = |source| SigningError::File {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| SigningError::File { action: "read", path: path.to_owned(), source };
         let file = fs::File::open(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
         if mode & 0o027 != 0 {
-            return Err(SigningError::Permissions {
-                path: path.to_owned(),
-                mode,
-            });
+            return Err(SigningError::Permissions { path: path.to_owned(), mode });
         }
         let mut text = Vec::new();
-        file.take(LARGEST_KEY_FILE + 1)
-            .read_to_end(&mut text)
-            .map_err(failed)?;
-        Self::from_pem(&text).map_err(|reason| SigningError::KeyFormat {
-            path: path.to_owned(),
-            reason,
-        })
+        file.take(LARGEST_KEY_FILE + 1).read_to_end(&mut text).map_err(failed)?;
+        Self::from_pem(&text).map_err(|reason| SigningError::KeyFormat { path: path.to_owned(), reason })
     }
 
     /// Writes the key to a new file that only its owner can read.
@@ -152,28 +130,18 @@ impl SigningKey {
         let block = pem::Pem::new("PRIVATE KEY", document.as_ref());
         let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
         let text = pem::encode_config(&block, config);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|source| match source.kind() {
-                std::io::ErrorKind::AlreadyExists => SigningError::Exists {
-                    path: path.to_owned(),
-                },
-                _ => SigningError::File {
-                    action: "create",
-                    path: path.to_owned(),
-                    source,
-                },
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|source| {
+                match source.kind() {
+                    std::io::ErrorKind::AlreadyExists => SigningError::Exists { path: path.to_owned() },
+                    _ => SigningError::File { action: "create", path: path.to_owned(), source },
+                }
             })?;
-        file.write_all(text.as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(|source| SigningError::File {
-                action: "write",
-                path: path.to_owned(),
-                source,
-            })
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|source| SigningError::File {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// The public half.
@@ -205,21 +173,14 @@ impl SigningKey {
 
 impl Signer for SigningKey {
     fn public_key(&self) -> PublicKey {
-        let bytes: [u8; 32] = self
-            .0
-            .public_key()
-            .as_ref()
-            .try_into()
-            .expect("an ed25519 public key has 32 bytes");
+        let bytes: [u8; 32] =
+            self.0.public_key().as_ref().try_into().expect("an ed25519 public key has 32 bytes");
         PublicKey(bytes)
     }
 
     fn sign(&self, message: &[u8]) -> Result<[u8; 64], SigningError> {
         let signature = self.0.try_sign(message).map_err(|_| SigningError::Sign)?;
-        signature
-            .as_ref()
-            .try_into()
-            .map_err(|_| SigningError::Sign)
+        signature.as_ref().try_into().map_err(|_| SigningError::Sign)
     }
 }
 

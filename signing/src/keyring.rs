@@ -117,30 +117,17 @@ impl RootFiles {
     pub fn load(dir: &Path) -> Result<Self, SigningError> {
         let read = |name: &str| {
             let path = dir.join(name);
-            let failed = |source| SigningError::File {
-                action: "read",
-                path: path.clone(),
-                source,
-            };
+            let failed = |source| SigningError::File { action: "read", path: path.clone(), source };
             let mut bytes = Vec::new();
             let file = File::open(&path).map_err(failed)?;
-            file.take(LARGEST_ROOT + 1)
-                .read_to_end(&mut bytes)
-                .map_err(failed)?;
+            file.take(LARGEST_ROOT + 1).read_to_end(&mut bytes).map_err(failed)?;
             let found = bytes.len() as u64;
             if found > LARGEST_ROOT {
-                return Err(SigningError::TooLarge {
-                    what: "a root",
-                    found,
-                    most: LARGEST_ROOT,
-                });
+                return Err(SigningError::TooLarge { what: "a root", found, most: LARGEST_ROOT });
             }
             Ok(bytes)
         };
-        Ok(Self {
-            image: read("image.root.json")?,
-            director: read("director.root.json")?,
-        })
+        Ok(Self { image: read("image.root.json")?, director: read("director.root.json")? })
     }
 }
 
@@ -159,11 +146,7 @@ pub fn init(dir: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => {
-                return Err(SigningError::File {
-                    action: "look at",
-                    path,
-                    source,
-                });
+                return Err(SigningError::File { action: "look at", path, source });
             }
             Ok(_) => return Err(SigningError::Exists { path }),
         }
@@ -202,10 +185,7 @@ fn make(aside: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
     };
     let roots = first_roots(&offline, &online, now)?;
     folder(aside, false)?;
-    for (part, keys) in [
-        (OFFLINE, &offline.named()[..]),
-        (ONLINE, &online.named()[..]),
-    ] {
+    for (part, keys) in [(OFFLINE, &offline.named()[..]), (ONLINE, &online.named()[..])] {
         let dir = aside.join(part);
         folder(&dir, false)?;
         for (name, key) in keys {
@@ -215,21 +195,14 @@ fn make(aside: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
     }
     let dir = aside.join(ROOTS);
     folder(&dir, false)?;
-    for (name, bytes) in [
-        ("image.root.json", &roots.image),
-        ("director.root.json", &roots.director),
-    ] {
+    for (name, bytes) in [("image.root.json", &roots.image), ("director.root.json", &roots.director)] {
         let path = dir.join(name);
         OpenOptions::new()
             .write(true)
             .create_new(true)
             .open(&path)
             .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-            .map_err(|source| SigningError::File {
-                action: "write",
-                path,
-                source,
-            })?;
+            .map_err(|source| SigningError::File { action: "write", path, source })?;
     }
     sync(&dir)?;
     Ok(roots)
@@ -270,23 +243,17 @@ fn load(dir: &Path, name: &str) -> Result<SigningKey, SigningError> {
 }
 
 fn folder(path: &Path, may_exist: bool) -> Result<(), SigningError> {
-    DirBuilder::new()
-        .recursive(may_exist)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| SigningError::File {
-            action: "make the folder",
-            path: PathBuf::from(path),
-            source,
-        })
+    DirBuilder::new().recursive(may_exist).mode(0o700).create(path).map_err(|source| SigningError::File {
+        action: "make the folder",
+        path: PathBuf::from(path),
+        source,
+    })
 }
 
 fn sync(dir: &Path) -> Result<(), SigningError> {
-    File::open(dir)
-        .and_then(|file| file.sync_all())
-        .map_err(|source| SigningError::File {
-            action: "write the folder",
-            path: dir.to_owned(),
-            source,
-        })
+    File::open(dir).and_then(|file| file.sync_all()).map_err(|source| SigningError::File {
+        action: "write the folder",
+        path: dir.to_owned(),
+        source,
+    })
 }

@@ -44,21 +44,9 @@ pub fn head(bytes: &[u8]) -> Result<Head, SigningError> {
         expires: Timestamp,
     }
     sized("metadata", bytes)?;
-    let File {
-        signed: Part {
-            role,
-            version,
-            expires,
-        },
-    } = serde_json::from_slice(bytes).map_err(|source| SigningError::NotMetadata {
-        what: "metadata file",
-        source,
-    })?;
-    Ok(Head {
-        role,
-        version,
-        expires,
-    })
+    let File { signed: Part { role, version, expires } } = serde_json::from_slice(bytes)
+        .map_err(|source| SigningError::NotMetadata { what: "metadata file", source })?;
+    Ok(Head { role, version, expires })
 }
 
 /// Signs a role with every signer given and returns the file's bytes.
@@ -70,10 +58,7 @@ pub(crate) fn sign<T: Role>(
     if signers.is_empty() {
         return Err(SigningError::NoSigner);
     }
-    let mut signed = Signed {
-        signed: role,
-        signatures: Vec::new(),
-    };
+    let mut signed = Signed { signed: role, signatures: Vec::new() };
     add_signatures(what, &mut signed, signers)?;
     write(what, &signed)
 }
@@ -87,14 +72,10 @@ pub(crate) fn add_signatures<T: Role>(
     let message = signed
         .signed
         .canonical_form()
-        .map_err(|source| SigningError::Canonical { what, source })?;
+        .map_err(|source| SigningError::Canonical { what, source: Box::new(source) })?;
     for signer in signers {
         let keyid = signer.public_key().tuf_key_id()?;
-        if signed
-            .signatures
-            .iter()
-            .any(|signature| signature.keyid == keyid)
-        {
+        if signed.signatures.iter().any(|signature| signature.keyid == keyid) {
             continue;
         }
         let sig = signer.sign(&message)?.to_vec().into();
@@ -103,23 +84,16 @@ pub(crate) fn add_signatures<T: Role>(
     Ok(())
 }
 
-pub(crate) fn write<T: Serialize>(
-    what: &'static str,
-    signed: &Signed<T>,
-) -> Result<Vec<u8>, SigningError> {
+pub(crate) fn write<T: Serialize>(what: &'static str, signed: &Signed<T>) -> Result<Vec<u8>, SigningError> {
     // `tough` keeps maps in random order; sorted, equal contents give equal bytes.
-    let value =
-        serde_json::to_value(signed).map_err(|source| SigningError::Json { what, source })?;
+    let value = serde_json::to_value(signed).map_err(|source| SigningError::Json { what, source })?;
     let mut bytes =
         serde_json::to_vec_pretty(&value).map_err(|source| SigningError::Json { what, source })?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
-pub(crate) fn read<T: DeserializeOwned>(
-    what: &'static str,
-    bytes: &[u8],
-) -> Result<Signed<T>, SigningError> {
+pub(crate) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<Signed<T>, SigningError> {
     sized(what, bytes)?;
     serde_json::from_slice(bytes).map_err(|source| SigningError::NotMetadata { what, source })
 }
@@ -135,10 +109,7 @@ pub(crate) fn pin(bytes: &[u8]) -> Result<Metafile, SigningError> {
 }
 
 pub(crate) fn hashes(digest: Digest) -> Hashes {
-    Hashes {
-        sha256: digest.as_bytes().to_vec().into(),
-        _extra: HashMap::new(),
-    }
+    Hashes { sha256: digest.as_bytes().to_vec().into(), _extra: HashMap::new() }
 }
 
 pub(crate) fn version(what: &'static str, version: u64) -> Result<NonZeroU64, SigningError> {
@@ -147,13 +118,5 @@ pub(crate) fn version(what: &'static str, version: u64) -> Result<NonZeroU64, Si
 
 fn sized(what: &'static str, bytes: &[u8]) -> Result<(), SigningError> {
     let found = bytes.len() as u64;
-    if found <= LARGEST {
-        Ok(())
-    } else {
-        Err(SigningError::TooLarge {
-            what,
-            found,
-            most: LARGEST,
-        })
-    }
+    if found <= LARGEST { Ok(()) } else { Err(SigningError::TooLarge { what, found, most: LARGEST }) }
 }

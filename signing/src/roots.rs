@@ -24,10 +24,7 @@ pub struct RoleKeys {
 impl RoleKeys {
     /// One key that signs alone.
     pub fn single(key: PublicKey) -> Self {
-        Self {
-            keys: vec![key],
-            threshold: 1,
-        }
+        Self { keys: vec![key], threshold: 1 }
     }
 }
 
@@ -73,23 +70,13 @@ pub fn sign_root(spec: &RootSpec, signers: &[&dyn Signer]) -> Result<Vec<u8>, Si
                 keyids.push(id);
             }
         }
-        let impossible = SigningError::Threshold {
-            role: name,
-            threshold: keys.threshold,
-            keys: keyids.len(),
-        };
+        let impossible =
+            SigningError::Threshold { role: name, threshold: keys.threshold, keys: keyids.len() };
         if keys.threshold > keyids.len() as u64 {
             return Err(impossible);
         }
         let threshold = keys.threshold.try_into().map_err(|_| impossible)?;
-        root.roles.insert(
-            role,
-            TufRoleKeys {
-                keyids,
-                threshold,
-                _extra: HashMap::new(),
-            },
-        );
+        root.roles.insert(role, TufRoleKeys { keyids, threshold, _extra: HashMap::new() });
     }
     metadata::sign("root", root, signers)
 }

@@ -25,7 +25,7 @@ pub struct DirectorAssignment {
     pub format: u32,
     /// The device that this is for.
     pub device: DeviceId,
-    /// Grows with every change of what this device shall run.
+    /// From 1; grows with every change of what this device shall run.
     pub sequence: u64,
     /// When the Director signed; a device without a clock takes it as a floor of its time.
     pub issued_at: Timestamp,
@@ -69,29 +69,22 @@ impl DirectorAssignment {
         if read.format != FORMAT {
             return Err(TrustError::AssignmentFormat { found: read.format });
         }
+        if read.sequence == 0 {
+            return Err(TrustError::NoSequence);
+        }
         let (found, most) = (read.assignments.len(), limits.assignments);
         if found > most {
-            return Err(TrustError::TooMany {
-                what: "assignments",
-                found,
-                most,
-            });
+            return Err(TrustError::TooMany { what: "assignments", found, most });
         }
         super::sized("the nonce", &read.nonce, limits.nonce_bytes)?;
         let mut names = BTreeSet::new();
         for assigned in &read.assignments {
             let package = &assigned.package;
             if !names.insert(package) {
-                return Err(TrustError::AssignedTwice {
-                    package: package.clone(),
-                });
+                return Err(TrustError::AssignedTwice { package: package.clone() });
             }
-            rules::check_settings("settings", &assigned.settings, &Limits::PACKAGE).map_err(
-                |source| TrustError::Settings {
-                    package: package.clone(),
-                    source,
-                },
-            )?;
+            rules::check_settings("settings", &assigned.settings, &Limits::PACKAGE)
+                .map_err(|source| TrustError::Settings { package: package.clone(), source })?;
         }
         Ok(read)
     }

@@ -62,78 +62,44 @@ pub fn target_name(package: &PackageName, version: &Version) -> String {
 
 /// Verifies an Image `targets.json` against a trusted Image root: signatures, expiry, and that
 /// every entry is a well-formed release. Versions are the caller's to compare.
-pub fn verify_targets(
-    root: &[u8],
-    targets: &[u8],
-    now: Timestamp,
-) -> Result<ImageTargets, TrustError> {
+pub fn verify_targets(root: &[u8], targets: &[u8], now: Timestamp) -> Result<ImageTargets, TrustError> {
     let limits = MetadataLimits::DEVICE;
     let image = Repository::Image;
     sized("a root", root, limits.root_bytes)?;
     sized("targets.json", targets, limits.image_targets_bytes)?;
-    let set =
-        TrustedMetadataSet::from_root(root).map_err(|source| refused(image, "root", source))?;
-    set.check_root_expired(now)
-        .map_err(|source| refused(image, "root", source))?;
-    let read = Metadata::<Targets>::from_slice(targets)
-        .map_err(|source| refused(image, "targets", source))?;
+    let set = TrustedMetadataSet::from_root(root).map_err(|source| refused(image, "root", source))?;
+    set.check_root_expired(now).map_err(|source| refused(image, "root", source))?;
+    let read =
+        Metadata::<Targets>::from_slice(targets).map_err(|source| refused(image, "targets", source))?;
     let trusted: &Root = set.root();
-    let keys = trusted.role("targets").ok_or_else(|| {
-        refused(
-            image,
-            "targets",
-            sigstore_tuf::Error::UnknownRole("targets".into()),
-        )
-    })?;
+    let keys = trusted
+        .role("targets")
+        .ok_or_else(|| refused(image, "targets", sigstore_tuf::Error::UnknownRole("targets".into())))?;
     read.verify_threshold(&trusted.keys, keys, "targets")
         .map_err(|source| refused(image, "targets", source))?;
     let signed = read.signed();
     if signed.expires <= now {
-        return Err(TrustError::Expired {
-            repository: image,
-            role: "targets",
-            expires: signed.expires,
-        });
+        return Err(TrustError::Expired { repository: image, role: "targets", expires: signed.expires });
     }
-    if signed
-        .delegations
-        .as_ref()
-        .is_some_and(|delegations| !delegations.roles.is_empty())
-    {
+    if signed.delegations.as_ref().is_some_and(|delegations| !delegations.roles.is_empty()) {
         return Err(TrustError::Delegations { repository: image });
     }
-    let releases = signed
-        .targets
-        .iter()
-        .map(|(name, target)| released(name, target))
-        .collect::<Result<_, _>>()?;
-    Ok(ImageTargets {
-        version: signed.version,
-        expires: signed.expires,
-        releases,
-    })
+    let releases =
+        signed.targets.iter().map(|(name, target)| released(name, target)).collect::<Result<_, _>>()?;
+    Ok(ImageTargets { version: signed.version, expires: signed.expires, releases })
 }
 
 /// Reads one entry.
 fn released(name: &str, target: &TargetFile) -> Result<ReleasedTarget, TrustError> {
-    let wrong = |reason: String| TrustError::Target {
-        target: shown(name),
-        reason,
-    };
-    let custom = target
-        .custom
-        .clone()
-        .ok_or_else(|| wrong("it has no `custom` part".into()))?;
-    let custom: ImageCustom =
-        serde_json::from_value(custom).map_err(|source| wrong(source.to_string()))?;
+    let wrong = |reason: String| TrustError::Target { target: shown(name), reason };
+    let custom = target.custom.clone().ok_or_else(|| wrong("it has no `custom` part".into()))?;
+    let custom: ImageCustom = serde_json::from_value(custom).map_err(|source| wrong(source.to_string()))?;
     let expected = target_name(&custom.package, &custom.version);
     if name != expected {
         return Err(wrong(format!("its name should be `{expected}`")));
     }
     if custom.release == 0 || custom.min_release > custom.release {
-        return Err(wrong(
-            "its release counter is below 1 or below `min-release`".into(),
-        ));
+        return Err(wrong("its release counter is below 1 or below `min-release`".into()));
     }
     Ok(ReleasedTarget {
         target: name.to_owned(),
@@ -146,32 +112,14 @@ fn released(name: &str, target: &TargetFile) -> Result<ReleasedTarget, TrustErro
 /// Joins one assignment with its release; all that both say must be equal.
 pub(super) fn join(image: &Targets, assigned: AssignedPackage) -> Result<Assignment, TrustError> {
     let Some(target) = image.target(&assigned.target) else {
-        return Err(TrustError::NotReleased {
-            target: shown(&assigned.target),
-        });
+        return Err(TrustError::NotReleased { target: shown(&assigned.target) });
     };
     let release = released(&assigned.target, target)?;
     for (what, assigned_value, released_value) in [
-        (
-            "package name",
-            assigned.package.to_string(),
-            release.custom.package.to_string(),
-        ),
-        (
-            "length",
-            assigned.length.to_string(),
-            release.length.to_string(),
-        ),
-        (
-            "digest",
-            assigned.digest.to_string(),
-            release.digest.to_string(),
-        ),
-        (
-            "release",
-            assigned.release.to_string(),
-            release.custom.release.to_string(),
-        ),
+        ("package name", assigned.package.to_string(), release.custom.package.to_string()),
+        ("length", assigned.length.to_string(), release.length.to_string()),
+        ("digest", assigned.digest.to_string(), release.digest.to_string()),
+        ("release", assigned.release.to_string(), release.custom.release.to_string()),
     ] {
         if assigned_value != released_value {
             return Err(TrustError::Disagree {
@@ -197,22 +145,12 @@ pub(super) fn join(image: &Targets, assigned: AssignedPackage) -> Result<Assignm
 
 /// The SHA-256 that a target's entry pins; an entry without one is refused.
 pub(super) fn sha256(name: &str, target: &TargetFile) -> Result<Digest, TrustError> {
-    let wrong = |reason: &str| TrustError::Target {
-        target: shown(name),
-        reason: reason.into(),
-    };
-    let hex = target
-        .hashes
-        .get("sha256")
-        .ok_or_else(|| wrong("it has no sha256"))?;
+    let wrong = |reason: &str| TrustError::Target { target: shown(name), reason: reason.into() };
+    let hex = target.hashes.get("sha256").ok_or_else(|| wrong("it has no sha256"))?;
     Digest::from_hex(&hex.to_ascii_lowercase()).map_err(|_| wrong("its sha256 is malformed"))
 }
 
 /// A name from outside as an error may show it.
 fn shown(text: &str) -> String {
-    text.chars()
-        .take(120)
-        .collect::<String>()
-        .escape_debug()
-        .to_string()
+    text.chars().take(120).collect::<String>().escape_debug().to_string()
 }

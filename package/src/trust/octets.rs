@@ -9,8 +9,7 @@ use serde::{Deserializer, Serializer};
 
 pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     if serializer.is_human_readable() {
-        let text =
-            std::str::from_utf8(bytes).map_err(|_| S::Error::custom("metadata is not UTF-8"))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| S::Error::custom("metadata is not UTF-8"))?;
         serializer.serialize_str(text)
     } else {
         serializer.serialize_bytes(bytes)
@@ -72,10 +71,7 @@ pub(super) mod list {
     pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Vec<u8>>, D::Error> {
-        Ok(Vec::<One>::deserialize(deserializer)?
-            .into_iter()
-            .map(|one| one.0)
-            .collect())
+        Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|one| one.0).collect())
     }
 }
 

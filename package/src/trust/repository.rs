@@ -59,33 +59,22 @@ impl Held {
     pub fn from_root(which: Repository, root: &[u8]) -> Result<Self, TrustError> {
         sized("a root", root, MetadataLimits::DEVICE.root_bytes)?;
         TrustedMetadataSet::from_root(root).map_err(|source| refused(which, "root", source))?;
-        Ok(Self {
-            root: root.to_vec(),
-            timestamp: None,
-            snapshot: None,
-            targets: None,
-        })
+        Ok(Self { root: root.to_vec(), timestamp: None, snapshot: None, targets: None })
     }
 
     /// The stored metadata, verified again. It was verified before it was stored, so a failure
     /// means that the store is damaged: it is never taken for "nothing is stored".
     fn load(&self, which: Repository) -> Result<TrustedMetadataSet, TrustError> {
-        let damaged = |source| TrustError::Damaged {
-            repository: which,
-            source,
-        };
+        let damaged = |source| TrustError::Damaged { repository: which, source };
         let mut set = TrustedMetadataSet::from_root(&self.root).map_err(damaged)?;
         let missing = |text: &str| damaged(TufError::Malformed(text.to_owned()));
         match (&self.timestamp, &self.snapshot, &self.targets) {
             (None, None, None) => {}
             (Some(timestamp), Some(snapshot), targets) => {
-                set.update_timestamp(timestamp, BEFORE_EVERYTHING)
-                    .map_err(damaged)?;
-                set.update_snapshot(snapshot, BEFORE_EVERYTHING)
-                    .map_err(damaged)?;
+                set.update_timestamp(timestamp, BEFORE_EVERYTHING).map_err(damaged)?;
+                set.update_snapshot(snapshot, BEFORE_EVERYTHING).map_err(damaged)?;
                 if let Some(targets) = targets {
-                    set.update_targets(targets, BEFORE_EVERYTHING)
-                        .map_err(damaged)?;
+                    set.update_targets(targets, BEFORE_EVERYTHING).map_err(damaged)?;
                 }
             }
             _ => return Err(missing("part of the stored metadata is missing")),
@@ -95,11 +84,8 @@ impl Held {
 
     /// The version of the held root.
     pub fn root_version(&self, which: Repository) -> Result<u64, TrustError> {
-        let root =
-            Metadata::<Root>::from_slice(&self.root).map_err(|source| TrustError::Damaged {
-                repository: which,
-                source,
-            })?;
+        let root = Metadata::<Root>::from_slice(&self.root)
+            .map_err(|source| TrustError::Damaged { repository: which, source })?;
         Ok(root.signed().version)
     }
 
@@ -114,23 +100,18 @@ impl Held {
     pub fn follow_roots(&self, which: Repository, roots: &[Vec<u8>]) -> Result<Self, TrustError> {
         let limits = MetadataLimits::DEVICE;
         if roots.len() > limits.roots {
-            return Err(TrustError::TooMany {
-                what: "roots",
-                found: roots.len(),
-                most: limits.roots,
-            });
+            return Err(TrustError::TooMany { what: "roots", found: roots.len(), most: limits.roots });
         }
         let mut set = self.load(which)?;
         let mut moved = false;
         for root in roots {
             sized("a root", root, limits.root_bytes)?;
-            let offered = Metadata::<Root>::from_slice(root)
-                .map_err(|source| refused(which, "root", source))?;
+            let offered =
+                Metadata::<Root>::from_slice(root).map_err(|source| refused(which, "root", source))?;
             if offered.signed().version <= set.root().version {
                 continue;
             }
-            set.update_root(root)
-                .map_err(|source| refused(which, "root", source))?;
+            set.update_root(root).map_err(|source| refused(which, "root", source))?;
             moved = true;
         }
         if !moved {
@@ -145,9 +126,7 @@ impl Held {
             .update_timestamp(timestamp, BEFORE_EVERYTHING)
             .and_then(|()| set.update_snapshot(snapshot, BEFORE_EVERYTHING));
         let targets_hold = match &self.targets {
-            Some(targets) if lower.is_ok() => {
-                set.update_targets(targets, BEFORE_EVERYTHING).is_ok()
-            }
+            Some(targets) if lower.is_ok() => set.update_targets(targets, BEFORE_EVERYTHING).is_ok(),
             _ => false,
         };
         if lower.is_err() {
@@ -179,8 +158,7 @@ impl Held {
         let mut held = self.follow_roots(which, &offered.roots)?;
         let mut set = held.load(which)?;
         // 5.3.10
-        set.check_root_expired(now)
-            .map_err(|source| refused(which, "root", source))?;
+        set.check_root_expired(now).map_err(|source| refused(which, "root", source))?;
 
         // 5.4; an equal version is no update, and what is held must still be fresh.
         match set.update_timestamp(&offered.timestamp, now) {
@@ -191,8 +169,7 @@ impl Held {
             Err(TufError::EqualVersion { .. }) => {}
             Err(source) => return Err(refused(which, "timestamp", source)),
         }
-        set.check_timestamp_expired(now)
-            .map_err(|source| refused(which, "timestamp", source))?;
+        set.check_timestamp_expired(now).map_err(|source| refused(which, "timestamp", source))?;
 
         // 5.5; with a new timestamp always from the offer, so that its pin is checked.
         if held.snapshot.is_none() {
@@ -201,13 +178,11 @@ impl Held {
             held.snapshot = Some(offered.snapshot.clone());
             held.targets = None;
         }
-        set.check_snapshot_expired(now)
-            .map_err(|source| refused(which, "snapshot", source))?;
+        set.check_snapshot_expired(now).map_err(|source| refused(which, "snapshot", source))?;
 
         // 5.6
         if held.targets.is_none() {
-            set.update_targets(&offered.targets, now)
-                .map_err(|source| refused(which, "targets", source))?;
+            set.update_targets(&offered.targets, now).map_err(|source| refused(which, "targets", source))?;
             held.targets = Some(offered.targets.clone());
         }
         let targets = set
@@ -215,24 +190,13 @@ impl Held {
             .cloned()
             .ok_or_else(|| refused(which, "targets", TufError::NotRefreshed))?;
         if targets.expires <= now {
-            let expired = TufError::Expired {
-                role: "targets".into(),
-                expires: targets.expires,
-            };
+            let expired = TufError::Expired { role: "targets".into(), expires: targets.expires };
             return Err(refused(which, "targets", expired));
         }
-        if targets
-            .delegations
-            .as_ref()
-            .is_some_and(|delegations| !delegations.roles.is_empty())
-        {
+        if targets.delegations.as_ref().is_some_and(|delegations| !delegations.roles.is_empty()) {
             return Err(TrustError::Delegations { repository: which });
         }
-        Ok(Accepted {
-            held,
-            root: set.root().clone(),
-            targets,
-        })
+        Ok(Accepted { held, root: set.root().clone(), targets })
     }
 }
 
@@ -240,21 +204,10 @@ impl Held {
 /// nothing against the signer.
 pub(super) fn refused(repository: Repository, role: &'static str, source: TufError) -> TrustError {
     match source {
-        TufError::Expired { expires, .. } => TrustError::Expired {
-            repository,
-            role,
-            expires,
-        },
-        TufError::Rollback { role, trusted, new } => TrustError::Rollback {
-            repository,
-            role,
-            held: trusted,
-            offered: new,
-        },
-        source => TrustError::Role {
-            repository,
-            role,
-            source,
-        },
+        TufError::Expired { expires, .. } => TrustError::Expired { repository, role, expires },
+        TufError::Rollback { role, trusted, new } => {
+            TrustError::Rollback { repository, role, held: trusted, offered: new }
+        }
+        source => TrustError::Role { repository, role, source },
     }
 }

@@ -38,19 +38,8 @@ struct StoredV1 {
 
 impl From<TrustState> for StoredV1 {
     fn from(state: TrustState) -> Self {
-        let TrustState {
-            image,
-            director,
-            assignment,
-            floor,
-        } = state;
-        Self {
-            format: 1,
-            image,
-            director,
-            assignment,
-            floor,
-        }
+        let TrustState { image, director, assignment, floor } = state;
+        Self { format: 1, image, director, assignment, floor }
     }
 }
 
@@ -59,34 +48,17 @@ impl TryFrom<StoredV1> for TrustState {
 
     fn try_from(stored: StoredV1) -> Result<Self, TrustError> {
         if stored.format != 1 {
-            return Err(TrustError::StateFormat {
-                found: stored.format,
-            });
+            return Err(TrustError::StateFormat { found: stored.format });
         }
-        let StoredV1 {
-            image,
-            director,
-            assignment,
-            floor,
-            ..
-        } = stored;
-        Ok(Self {
-            image,
-            director,
-            assignment,
-            floor,
-        })
+        let StoredV1 { image, director, assignment, floor, .. } = stored;
+        Ok(Self { image, director, assignment, floor })
     }
 }
 
 impl TrustState {
     /// The state of a device that was just given its two roots. `floor` is a time that has surely
     /// passed, such as the build date of the agent.
-    pub fn enrol(
-        image_root: &[u8],
-        director_root: &[u8],
-        floor: Timestamp,
-    ) -> Result<Self, TrustError> {
+    pub fn enrol(image_root: &[u8], director_root: &[u8], floor: Timestamp) -> Result<Self, TrustError> {
         Ok(Self {
             image: Held::from_root(Repository::Image, image_root)?,
             director: Held::from_root(Repository::Director, director_root)?,
@@ -117,10 +89,7 @@ impl TrustState {
 
     /// Sequence of the accepted assignment; 0: none.
     pub fn sequence(&self) -> u64 {
-        self.accepted()
-            .ok()
-            .flatten()
-            .map_or(0, |accepted| accepted.sequence)
+        self.accepted().ok().flatten().map_or(0, |accepted| accepted.sequence)
     }
 
     /// Version of the newest Image root that was accepted.
@@ -139,17 +108,12 @@ impl TrustState {
         let image = self.image.targets(Repository::Image)?;
         let director = self.director.targets(Repository::Director)?;
         match (&self.assignment, image, director) {
-            (Some(bytes), Some(image), Some(director)) => {
-                confirm(&image, &director, bytes, device).map(Some)
-            }
+            (Some(bytes), Some(image), Some(director)) => confirm(&image, &director, bytes, device).map(Some),
             _ => Ok(None),
         }
     }
 
     pub(super) fn accepted(&self) -> Result<Option<DirectorAssignment>, TrustError> {
-        self.assignment
-            .as_deref()
-            .map(DirectorAssignment::parse)
-            .transpose()
+        self.assignment.as_deref().map(DirectorAssignment::parse).transpose()
     }
 }

@@ -1,0 +1,74 @@
+//! A registry or broker that keeps new metadata back, and clocks that are wrong. It gets delay.
+
+use jiff::Timestamp;
+use selvedge_package::trust::accept;
+
+use crate::fixture::{DAY, World, check_refused, device, target};
+
+#[test]
+fn what_has_expired_is_not_accepted_anew_but_stays_in_force() {
+    let mut world = World::new();
+    let state = world.enrol();
+    let first = target("file-type", "1.0.0", 1);
+    let offer = world.offer("edge-1", &[&first]);
+    let held = world.accept(&state, &offer).unwrap().state;
+    for (days, words) in [
+        (8, "Director repository's timestamp expired"),
+        (20, "Image repository's timestamp expired"),
+        (800, "Image repository's root expired"),
+    ] {
+        world.now = crate::fixture::start() + DAY * days;
+        check_refused(world.accept(&held, &offer), "expired", words);
+        check_refused(world.accept(&state, &offer), "expired", "expired");
+        let desired = held.desired(&device("edge-1")).unwrap().unwrap();
+        assert_eq!(desired.assignments.len(), 1, "what was accepted stays readable");
+    }
+}
+
+#[test]
+fn image_roles_expire_one_by_one() {
+    let mut world = World::new();
+    let state = world.enrol();
+    // The Director is fresh; the Image repository's snapshot is not, under a fresh timestamp.
+    let old = world.image_metadata();
+    world.now += DAY * 31;
+    let mut offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    offer.image.snapshot = old.snapshot.clone();
+    offer.image.timestamp =
+        selvedge_signing::online::sign_timestamp(2, &old.snapshot, world.now + DAY, &world.image.timestamp)
+            .unwrap();
+    check_refused(world.accept(&state, &offer), "expired", "Image repository's snapshot");
+    world.now += DAY * 340;
+    let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    check_refused(world.accept(&state, &offer), "expired", "Image repository's targets");
+}
+
+#[test]
+fn a_clock_in_1970_is_raised_to_the_floor() {
+    let mut world = World::new();
+    let state = world.enrol();
+    let first = target("file-type", "1.0.0", 1);
+    let offer = world.offer("edge-1", &[&first]);
+    let held = accept(&state, &offer, &device("edge-1"), Timestamp::UNIX_EPOCH).unwrap().state;
+    // What the Director dated has surely passed, so the floor followed.
+    assert_eq!(held.floor(), world.now);
+    assert_eq!(held.now(None), world.now);
+    assert_eq!(held.now(Some(Timestamp::UNIX_EPOCH)), world.now);
+    // A device whose clock stands still does not take for fresh what expired before the floor.
+    world.now += DAY * 30;
+    let later = world.offer("edge-1", &[&first]);
+    let held = accept(&held, &later, &device("edge-1"), Timestamp::UNIX_EPOCH).unwrap().state;
+    check_refused(accept(&held, &offer, &device("edge-1"), Timestamp::UNIX_EPOCH), "expired", "timestamp");
+    assert_eq!(held.floor(), world.now);
+}
+
+#[test]
+fn the_director_alone_cannot_push_the_floor_beyond_what_offline_keys_vouch_for() {
+    let mut world = World::new();
+    let state = world.enrol();
+    world.sequence = 1;
+    let mut assignment = world.assignment("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    assignment.issued_at = "2099-01-01T00:00:00Z".parse().unwrap();
+    let offer = world.offer_of(&assignment);
+    check_refused(world.accept(&state, &offer), "bad-assignment", "2099");
+}

@@ -1,0 +1,12 @@
+//! Attacks on the metadata that a device accepts. Each file is a threat; each test says what the
+//! attacker has and what he gets.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod disagreement;
+mod expiry;
+mod fixture;
+mod forged;
+mod rollback;
+mod roots;
+mod store;
+mod wrong_device;
