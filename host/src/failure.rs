@@ -13,9 +13,9 @@ pub enum RuntimeError {
     OnnxRuntime {
         /// Where it was looked for.
         path: PathBuf,
-        /// What ort said.
+        /// What the loader said.
         #[source]
-        source: ort::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// wasmtime does not run here.
     #[error("could not set up wasmtime")]
@@ -47,6 +47,9 @@ pub enum OpenError {
     /// The manifest breaks a rule.
     #[error("the package's manifest is refused: {0}")]
     Manifest(String),
+    /// A setting of the deployment that the package does not have.
+    #[error("the deployment's settings are refused: {0}")]
+    Settings(String),
     /// The component is not one, does not export a predictor, or asks for what it may not have.
     #[error("the component `{file}` is refused: {why}")]
     Component {
@@ -77,6 +80,7 @@ impl OpenError {
         match self {
             Self::Corrupt { .. } => Reason::Corrupt,
             Self::Manifest(_) => Reason::BadManifest,
+            Self::Settings(_) => Reason::BadRequest,
             Self::Component { .. } => Reason::BadComponent,
             Self::Model { .. } => Reason::BadModel,
             Self::Limit(_) => Reason::Limit,

@@ -1,24 +1,40 @@
 //! The meeting point of serving and sandbox: opens packages and answers requests.
 //!
 //! A [`Runtime`] is one per process. [`Runtime::open`] trusts nothing in the directory that it is
-//! given: every file is read once, checked against the digests under the package's own, and used
-//! from there on. A [`Loaded`] package holds its sessions and instances; dropping it frees them.
+//! given: every file is checked against the digests under the package's own before anything is used.
+//! A [`Loaded`] package holds its sessions and instances; dropping it frees them.
+
+pub mod directory;
+mod loaded;
+pub mod models;
+pub mod package;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 
+use ort::environment::Environment;
 use selvedge_control::PackageRef;
-use selvedge_package::{Digest, Manifest, PackageName};
+use selvedge_package::{Digest, PackageName};
+use wasmtime::component::Linker;
 
+use self::directory::Directory;
+pub use self::loaded::Loaded;
+use self::package::Shared;
+use crate::engine::cache::Cache;
+use crate::engine::ticker::Ticker;
+use crate::engine::{self, ComponentError};
 pub use crate::failure::{OpenError, PredictError, RuntimeError};
+use crate::limits::{COMPONENT_BYTES, Limits};
+use crate::sandbox::state::State;
+use crate::sandbox::{self, Prepared};
+use crate::session;
 pub use crate::tensor::{NamedTensor, Tensor};
 
 /// What a [`Runtime`] needs.
 #[derive(Clone)]
 pub struct RuntimeOptions {
-    /// ONNX Runtime's shared library.
+    /// ONNX Runtime's shared library. A process has one: the first that was loaded.
     pub onnxruntime: PathBuf,
     /// Directory with the built-in modules (`direct.wasm`).
     pub modules: PathBuf,
@@ -45,76 +61,155 @@ pub struct Fatal {
 
 /// Opens packages. One per process, cheap to clone.
 #[derive(Clone)]
-pub struct Runtime {
-    version: Arc<str>,
+pub struct Runtime(Arc<Inner>);
+
+struct Inner {
+    environment: Environment,
+    version: String,
+    engine: wasmtime::Engine,
+    linker: Linker<State>,
+    cache: Option<Cache>,
+    ticker: Arc<Ticker>,
+    modules: PathBuf,
+    fatal: FatalCallback,
+    direct: OnceLock<Arc<Prepared>>,
 }
 
 impl Runtime {
     /// Loads ONNX Runtime, sets wasmtime up and starts the thread that keeps deadlines.
     pub fn new(options: RuntimeOptions) -> Result<Self, RuntimeError> {
-        let _ = options;
-        Ok(Self { version: Arc::from("") })
+        let (environment, version) = session::library::load(&options.onnxruntime)?;
+        let engine = engine::new_engine().map_err(RuntimeError::Engine)?;
+        let linker = sandbox::linker(&engine).map_err(RuntimeError::Engine)?;
+        let cache = options.cache.as_deref().map(Cache::open).transpose()?;
+        let ticker = Arc::new(Ticker::start(engine.clone()).map_err(RuntimeError::Ticker)?);
+        Ok(Self(Arc::new(Inner {
+            environment,
+            version,
+            engine,
+            linker,
+            cache,
+            ticker,
+            modules: options.modules,
+            fatal: options.fatal,
+            direct: OnceLock::new(),
+        })))
     }
 
     /// ONNX Runtime's version, as the library says it.
     pub fn onnxruntime_version(&self) -> &str {
-        &self.version
+        &self.0.version
+    }
+
+    /// ONNX Runtime's environment, of which a process has one.
+    pub fn environment(&self) -> &Environment {
+        &self.0.environment
+    }
+
+    pub(crate) fn models(&self) -> models::Opener<'_> {
+        models::Opener {
+            environment: &self.0.environment,
+            ticker: &self.0.ticker,
+            fatal: &self.0.fatal,
+        }
+    }
+
+    pub(crate) fn ticker(&self) -> &Arc<Ticker> {
+        &self.0.ticker
     }
 
     /// Opens the package in `directory`, which must be `digest` (of its `package.json`). Blocks for as
-    /// long as reading, compiling and optimising take: call it off the request path.
+    /// long as reading, compiling and optimising take: call it on a thread that may block.
     pub fn open(
         &self,
         directory: &Path,
         digest: Digest,
         settings: &BTreeMap<String, String>,
     ) -> Result<Arc<Loaded>, OpenError> {
-        let _ = (directory, digest, settings);
-        Err(OpenError::Internal("not built yet".to_owned()))
+        let directory = Directory::read(directory, Some(digest))?;
+        self.open_directory(directory, settings)
+    }
+
+    /// As [`Runtime::open`], for a directory of which the manifests were read.
+    pub fn open_directory(
+        &self,
+        directory: Directory,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<Arc<Loaded>, OpenError> {
+        let manifest = directory.bundle().manifest();
+        let settings = merge(&manifest.settings, settings)?;
+        for file in directory.bundle().files() {
+            directory.verify(file.path)?;
+        }
+        let prepared = match &manifest.module.component {
+            Some(file) => {
+                let bytes = directory.bytes(file, COMPONENT_BYTES)?;
+                Arc::new(self.prepare(file.as_str(), &bytes)?)
+            }
+            None => self.direct()?,
+        };
+        let opener = self.models();
+        let mut models = Vec::with_capacity(manifest.models.len());
+        let mut digests = Vec::with_capacity(manifest.models.len());
+        for model in &manifest.models {
+            digests.push((model.name.clone(), directory.expected(&model.file)?.0));
+            models.push((model.name.clone(), Arc::new(opener.open(&directory, model)?)));
+        }
+        let shared = Shared {
+            name: manifest.name.clone(),
+            directory: directory.path().to_owned(),
+            limits: Limits::of(&manifest.module),
+            capabilities: manifest.module.capabilities.clone(),
+            settings,
+            models,
+            prepared,
+        };
+        Loaded::new(directory, digests, shared, self.0.ticker.clone())
+    }
+
+    fn prepare(&self, file: &str, bytes: &[u8]) -> Result<Prepared, OpenError> {
+        let refused = |why| OpenError::Component { file: file.to_owned(), why };
+        let component = engine::compile(&self.0.engine, self.0.cache.as_ref(), bytes)
+            .map_err(|error: ComponentError| refused(error.to_string()))?;
+        Prepared::new(&self.0.linker, &component).map_err(refused)
+    }
+
+    /// The built-in module, compiled once for the process.
+    fn direct(&self) -> Result<Arc<Prepared>, OpenError> {
+        if let Some(direct) = self.0.direct.get() {
+            return Ok(direct.clone());
+        }
+        let path = self.0.modules.join("direct.wasm");
+        let bytes = std::fs::read(&path).map_err(|error| {
+            OpenError::Internal(format!(
+                "the built-in module `{}` cannot be read ({error}); give its directory with --modules or SELVEDGE_MODULES",
+                path.display()
+            ))
+        })?;
+        let direct = Arc::new(self.prepare("direct.wasm", &bytes)?);
+        Ok(self.0.direct.get_or_init(|| direct).clone())
     }
 }
 
-/// An opened package.
-pub struct Loaded {
-    manifest: Manifest,
-    digest: Digest,
-    models: Vec<(PackageName, Digest)>,
-    files: BTreeMap<String, Vec<u8>>,
-}
-
-impl Loaded {
-    /// Its manifest.
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+/// The deployment's settings over the manifest's, which name all that there are.
+fn merge(
+    defaults: &BTreeMap<String, String>,
+    settings: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, OpenError> {
+    selvedge_package::rules::check_settings("settings", settings, &selvedge_package::limits::Limits::PACKAGE)
+        .map_err(|error| OpenError::Settings(error.to_string()))?;
+    let mut merged = defaults.clone();
+    for (key, value) in settings {
+        match merged.get_mut(key) {
+            Some(default) => default.clone_from(value),
+            None => {
+                let known: Vec<_> = defaults.keys().map(String::as_str).collect();
+                return Err(OpenError::Settings(format!(
+                    "the package has no setting `{key}`; it has: {}",
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                )));
+            }
+        }
     }
-
-    /// Digest of its OCI manifest.
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    /// Its models and the digests of their ONNX files.
-    pub fn models(&self) -> &[(PackageName, Digest)] {
-        &self.models
-    }
-
-    /// A verified file of the package that an acceptance case is, or names as `file`: read and
-    /// checked anew on every call. At most 64 MiB.
-    pub fn read_file(&self, path: &selvedge_package::FilePath) -> Result<Vec<u8>, OpenError> {
-        self.files.get(path.as_str()).cloned().ok_or_else(|| OpenError::Corrupt {
-            file: path.to_string(),
-            why: "no such file".to_owned(),
-        })
-    }
-
-    /// Answers one request. Inputs are checked by the caller against the manifest; what the module
-    /// gives back is checked here. `deadline` is cut to the manifest's. Must be called within tokio.
-    pub async fn predict(
-        self: &Arc<Self>,
-        inputs: Vec<NamedTensor>,
-        deadline: Duration,
-    ) -> Result<Vec<NamedTensor>, PredictError> {
-        let _ = inputs;
-        Err(PredictError::Deadline(deadline))
-    }
+    Ok(merged)
 }

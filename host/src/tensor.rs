@@ -354,14 +354,15 @@ impl Buffer {
 
     /// The bytes for writing; a shared buffer is copied first.
     pub fn to_mut(&mut self) -> &mut [u8] {
-        let own = matches!(&mut self.0, Storage::Plain(plain) if Arc::get_mut(plain).is_some());
+        // Weak references are never made, so a count of one is exclusive.
+        let own = matches!(&self.0, Storage::Plain(plain) if Arc::strong_count(plain) == 1);
         if !own {
             let mut copy = Vec::with_capacity(self.len().max(16));
             copy.extend_from_slice(self);
             self.0 = Storage::Plain(Arc::new(copy));
         }
         match &mut self.0 {
-            Storage::Plain(plain) => Arc::make_mut(plain),
+            Storage::Plain(plain) => Arc::make_mut(plain).as_mut_slice(),
             Storage::Body(_) | Storage::Foreign(_) => unreachable!("made plain above"),
         }
     }
@@ -427,6 +428,12 @@ struct Packed {
 }
 
 impl Strings {
+    /// From the end of each element and all bytes; `None` where the ends do not grow up to the last.
+    pub fn packed(ends: Vec<usize>, bytes: Vec<u8>) -> Option<Self> {
+        let fits = ends.is_sorted() && ends.last().copied().unwrap_or(0) == bytes.len();
+        fits.then(|| Self(Arc::new(Packed { ends, bytes })))
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.0.ends.len()
@@ -534,5 +541,9 @@ mod tests {
         assert_eq!((strings.len(), strings.byte_length()), (3, 4));
         assert_eq!(strings.get(3), None);
         assert!(Tensor::bytes([2], strings).is_err());
+        assert_eq!(Strings::packed(vec![1, 1, 4], b"abcd".to_vec()).unwrap().get(2), Some(&b"bcd"[..]));
+        for bad in [&[][..], &[3], &[5], &[3, 2, 4]] {
+            assert!(Strings::packed(bad.to_vec(), b"abcd".to_vec()).is_none(), "{bad:?}");
+        }
     }
 }

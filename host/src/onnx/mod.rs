@@ -1,0 +1,144 @@
+//! A look into an ONNX file without ONNX Runtime: which external data does it name?
+//!
+//! ONNX Runtime opens whatever path a model names, so the host looks first. Every tensor is visited,
+//! wherever the format allows one, and every location counts, whether or not the tensor says that it
+//! uses it. A file that is not plain protobuf is refused, the `.ort` format with it.
+
+mod protobuf;
+
+use std::collections::BTreeSet;
+
+use self::protobuf::{Fields, Value};
+
+/// Depth of graphs within graphs.
+const DEPTH: usize = 64;
+/// Different names of external data.
+const LOCATIONS: usize = 1000;
+/// Bytes of one name.
+const LOCATION_BYTES: usize = 4096;
+
+/// A file that is no ONNX model.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OnnxError {
+    /// Not protobuf, or cut off.
+    #[error("it is not an ONNX file: {0} at byte {1}")]
+    Protobuf(&'static str, usize),
+    /// Protobuf, but no graph in it.
+    #[error("it is not an ONNX file: it has no graph")]
+    NoGraph,
+    /// ONNX Runtime's own format.
+    #[error("it is in ONNX Runtime's own format (.ort); package the ONNX file")]
+    OrtFormat,
+    /// Too deep.
+    #[error("its graphs are nested more than {DEPTH} deep")]
+    Depth,
+    /// Too many, or too long.
+    #[error("it names more than {LOCATIONS} files of external data, or one of more than {LOCATION_BYTES} bytes")]
+    Locations,
+    /// A name that is not text.
+    #[error("it names external data that is not UTF-8")]
+    NotText,
+}
+
+/// Every location of external data that the model names, relative to the model's own directory.
+pub fn external_data(model: &[u8]) -> Result<BTreeSet<String>, OnnxError> {
+    if model.get(4..8) == Some(b"ORTM") {
+        return Err(OnnxError::OrtFormat);
+    }
+    let mut found = BTreeSet::new();
+    let mut graphs = 0;
+    for field in Fields::new(model, 0) {
+        let (number, value) = field?;
+        let Value::Message(bytes, at) = value else { continue };
+        match number {
+            7 => {
+                graphs += 1;
+                graph(bytes, at, DEPTH, &mut found)?;
+            }
+            // `training_info`: two graphs. `functions`: nodes, and default attributes.
+            20 => visit(bytes, at, DEPTH, &mut found, |field| match field {
+                1 | 2 => Some(graph as Visitor),
+                _ => None,
+            })?,
+            25 => visit(bytes, at, DEPTH, &mut found, |field| match field {
+                7 => Some(node as Visitor),
+                11 => Some(attribute as Visitor),
+                _ => None,
+            })?,
+            _ => {}
+        }
+    }
+    if graphs == 0 { Err(OnnxError::NoGraph) } else { Ok(found) }
+}
+
+type Found = BTreeSet<String>;
+type Visitor = fn(&[u8], usize, usize, &mut Found) -> Result<(), OnnxError>;
+
+/// Goes through a message's fields and into those that `inside` knows.
+fn visit(
+    bytes: &[u8],
+    at: usize,
+    depth: usize,
+    found: &mut Found,
+    inside: impl Fn(u32) -> Option<Visitor>,
+) -> Result<(), OnnxError> {
+    let depth = depth.checked_sub(1).ok_or(OnnxError::Depth)?;
+    for field in Fields::new(bytes, at) {
+        let (number, value) = field?;
+        if let (Value::Message(bytes, at), Some(visitor)) = (value, inside(number)) {
+            visitor(bytes, at, depth, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn graph(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
+    visit(bytes, at, depth, found, |field| match field {
+        1 => Some(node as Visitor),
+        5 => Some(tensor as Visitor),
+        15 => Some(sparse_tensor as Visitor),
+        _ => None,
+    })
+}
+
+fn node(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
+    visit(bytes, at, depth, found, |field| (field == 5).then_some(attribute as Visitor))
+}
+
+fn attribute(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
+    visit(bytes, at, depth, found, |field| match field {
+        5 | 10 => Some(tensor as Visitor),
+        6 | 11 => Some(graph as Visitor),
+        22 | 23 => Some(sparse_tensor as Visitor),
+        _ => None,
+    })
+}
+
+fn sparse_tensor(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
+    visit(bytes, at, depth, found, |field| matches!(field, 1 | 2).then_some(tensor as Visitor))
+}
+
+fn tensor(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
+    visit(bytes, at, depth, found, |field| (field == 13).then_some(entry as Visitor))
+}
+
+/// A key and a value of a tensor's `external_data`.
+fn entry(bytes: &[u8], at: usize, _: usize, found: &mut Found) -> Result<(), OnnxError> {
+    let (mut is_location, mut location) = (false, None);
+    for field in Fields::new(bytes, at) {
+        match field? {
+            // A repeated scalar's last value counts for a reader; here any `location` makes it one.
+            (1, Value::Message(key, _)) => is_location |= key == b"location",
+            (2, Value::Message(value, _)) => location = Some(value),
+            _ => {}
+        }
+    }
+    let (true, Some(location)) = (is_location, location) else {
+        return Ok(());
+    };
+    if location.len() > LOCATION_BYTES || found.len() >= LOCATIONS {
+        return Err(OnnxError::Locations);
+    }
+    found.insert(std::str::from_utf8(location).map_err(|_| OnnxError::NotText)?.to_owned());
+    Ok(())
+}

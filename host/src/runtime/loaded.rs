@@ -1,0 +1,246 @@
+//! An opened package: its instances, and requests to them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use selvedge_package::manifest::Isolation;
+use selvedge_package::tensor::TensorSpec;
+use selvedge_package::{Digest, FilePath, Manifest, PackageName};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::directory::Directory;
+use super::package::Shared;
+use crate::clock;
+use crate::engine::ticker::Ticker;
+use crate::failure::{OpenError, PredictError};
+use crate::limits::CASE_FILE_BYTES;
+use crate::sandbox::{self, Instance};
+use crate::tensor::NamedTensor;
+
+/// An opened package.
+pub struct Loaded {
+    directory: Directory,
+    models: Vec<(PackageName, Digest)>,
+    shared: Arc<Shared>,
+    ticker: Arc<Ticker>,
+    /// As many as requests may run side by side.
+    permits: Semaphore,
+    idle: Mutex<Vec<Instance>>,
+    made: AtomicU64,
+}
+
+impl Loaded {
+    /// Makes the package's first instance, which shows that the component does what it exports.
+    pub(super) fn new(
+        directory: Directory,
+        models: Vec<(PackageName, Digest)>,
+        shared: Shared,
+        ticker: Arc<Ticker>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let module = &directory.bundle().manifest().module;
+        let (concurrency, deadline) = (module.concurrency.max(1), module.deadline_ms);
+        let component = module.component.as_ref().map_or("direct.wasm".to_owned(), FilePath::to_string);
+        let loaded = Arc::new(Self {
+            directory,
+            models,
+            shared: Arc::new(shared),
+            ticker,
+            permits: Semaphore::new(concurrency as usize),
+            idle: Mutex::new(Vec::with_capacity(concurrency as usize)),
+            made: AtomicU64::new(0),
+        });
+        let busy = loaded.ticker.enter();
+        let deadline = clock::now() + Duration::from_millis(deadline.into());
+        let first = block_on(loaded.instance(deadline)).map_err(|error| match error {
+            PredictError::Limit(why) => OpenError::Limit(why),
+            PredictError::Deadline(_) => OpenError::Limit("its init did not end by the deadline".to_owned()),
+            PredictError::Internal(why) => OpenError::Internal(why),
+            error => OpenError::Component { file: component, why: error.to_string() },
+        })?;
+        drop(busy);
+        if loaded.keeps_instances() {
+            loaded.put_back(first);
+        }
+        Ok(loaded)
+    }
+
+    /// Its manifest.
+    pub fn manifest(&self) -> &Manifest {
+        self.directory.bundle().manifest()
+    }
+
+    /// Digest of its OCI manifest.
+    pub fn digest(&self) -> Digest {
+        self.directory.bundle().digest()
+    }
+
+    /// Its models and the digests of their ONNX files.
+    pub fn models(&self) -> &[(PackageName, Digest)] {
+        &self.models
+    }
+
+    /// How many instances were made so far; those that live, and those that were thrown away.
+    pub fn instances_made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// A file of the package, read and checked anew on every call. At most 64 MiB.
+    pub fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError> {
+        self.directory.bytes(path, CASE_FILE_BYTES)
+    }
+
+    /// Answers one request. Inputs are checked by the caller against the manifest; what the module
+    /// gives back is checked here, and cut to the manifest's outputs, in their order. `deadline` is cut
+    /// to the manifest's. Must be called within tokio, with timers.
+    ///
+    /// Computes on the caller's thread: a guest yields on every tick, and a model that was not quick
+    /// so far runs on a thread that may block.
+    pub async fn predict(
+        &self,
+        inputs: Vec<NamedTensor>,
+        deadline: Duration,
+    ) -> Result<Vec<NamedTensor>, PredictError> {
+        let allowed = deadline.min(Duration::from_millis(self.manifest().module.deadline_ms.into()));
+        let deadline = clock::now() + allowed;
+        let size = inputs.iter().fold(0_usize, |size, it| size.saturating_add(it.tensor.footprint()));
+        if size > self.shared.limits.tensors {
+            return Err(PredictError::Limit(format!(
+                "inputs of {} MiB; the package takes {} MiB",
+                size.div_ceil(1 << 20),
+                self.shared.limits.tensors >> 20
+            )));
+        }
+        let _busy = self.ticker.enter();
+        let _permit = self.permit(deadline, allowed).await?;
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut instance = match idle {
+            Some(instance) => instance,
+            None => self.instance(deadline).await.map_err(|error| in_all(error, allowed))?,
+        };
+        let answer = instance.call(inputs, deadline).await;
+        let reusable = match &answer {
+            Ok(_) => true,
+            Err(error) => sandbox::reusable(error),
+        };
+        if reusable && self.keeps_instances() {
+            self.put_back(instance);
+        }
+        declared(answer.map_err(|error| in_all(error, allowed))?, &self.manifest().outputs)
+    }
+
+    async fn permit(&self, deadline: Instant, allowed: Duration) -> Result<SemaphorePermit<'_>, PredictError> {
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Ok(permit);
+        }
+        match tokio::time::timeout_at(deadline.into(), self.permits.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(closed)) => Err(PredictError::Internal(closed.to_string())),
+            Err(_) => Err(PredictError::Busy(allowed)),
+        }
+    }
+
+    async fn instance(&self, deadline: Instant) -> Result<Instance, PredictError> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        Instance::new(&self.shared, deadline).await
+    }
+
+    fn keeps_instances(&self) -> bool {
+        self.manifest().module.isolation == Isolation::Package
+    }
+
+    fn put_back(&self, instance: Instance) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
+    }
+}
+
+/// The deadline that the caller gave, waiting included.
+fn in_all(error: PredictError, allowed: Duration) -> PredictError {
+    match error {
+        PredictError::Deadline(_) => PredictError::Deadline(allowed),
+        error => error,
+    }
+}
+
+/// The outputs that the manifest declares, in its order; others are dropped.
+fn declared(answer: Vec<NamedTensor>, specs: &[TensorSpec]) -> Result<Vec<NamedTensor>, PredictError> {
+    let fits = |output: &NamedTensor, spec: &TensorSpec| {
+        output.name == spec.name && output.tensor.datatype() == spec.datatype && shaped(&output.tensor, spec)
+    };
+    if answer.len() == specs.len() && answer.iter().zip(specs).all(|(output, spec)| fits(output, spec)) {
+        return Ok(answer);
+    }
+    let mut answer: Vec<Option<NamedTensor>> = answer.into_iter().map(Some).collect();
+    let mut outputs = Vec::with_capacity(specs.len());
+    for spec in specs {
+        let found = answer
+            .iter_mut()
+            .find(|output| output.as_ref().is_some_and(|output| output.name == spec.name))
+            .and_then(Option::take)
+            .ok_or_else(|| PredictError::Module(format!("it did not give the output `{}`", spec.name)))?;
+        if !fits(&found, spec) {
+            return Err(PredictError::Module(format!(
+                "its output `{}` is {} {:?} instead of {} {:?}",
+                spec.name,
+                found.tensor.datatype(),
+                found.tensor.shape(),
+                spec.datatype,
+                spec.shape
+            )));
+        }
+        outputs.push(found);
+    }
+    Ok(outputs)
+}
+
+fn shaped(tensor: &crate::tensor::Tensor, spec: &TensorSpec) -> bool {
+    let fits = |(&extent, &wanted): (&u64, &i64)| wanted < 0 || wanted.unsigned_abs() == extent;
+    tensor.shape().len() == spec.shape.len() && tensor.shape().iter().zip(&spec.shape).all(fits)
+}
+
+/// Runs a future to its end on this thread, which may block: within tokio, or without.
+fn block_on<T>(future: impl Future<Output = Result<T, PredictError>>) -> Result<T, PredictError> {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        return runtime.block_on(future);
+    }
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| PredictError::Internal(format!("tokio could not be started: {error}")))?
+        .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+    use selvedge_package::tensor::Datatype;
+
+    fn tensor(name: &str, datatype: Datatype, shape: &[u64]) -> NamedTensor {
+        let bytes = shape.iter().product::<u64>() as usize * datatype.size().unwrap();
+        NamedTensor::new(name, Tensor::fixed(datatype, shape, vec![0; bytes]).unwrap())
+    }
+
+    fn spec(name: &str, shape: &[i64]) -> TensorSpec {
+        TensorSpec { name: name.to_owned(), datatype: Datatype::Fp32, shape: shape.to_vec() }
+    }
+
+    fn check(answer: &[NamedTensor], specs: &[TensorSpec]) -> Result<Vec<String>, String> {
+        declared(answer.to_vec(), specs)
+            .map(|outputs| outputs.into_iter().map(|output| output.name).collect())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_answer_has_the_manifests_outputs_in_its_order() {
+        let (a, b) = (tensor("a", Datatype::Fp32, &[2]), tensor("b", Datatype::Fp32, &[1, 3]));
+        let specs = [spec("b", &[-1, 3]), spec("a", &[2])];
+        let expected = Ok(vec!["b".to_owned(), "a".to_owned()]);
+        assert_eq!(check(&[b.clone(), a.clone()], &specs), expected);
+        assert_eq!(check(&[a.clone(), tensor("c", Datatype::Bool, &[]), b.clone()], &specs), expected);
+        assert!(check(&[a.clone()], &specs).unwrap_err().contains("`b`"));
+        assert!(check(&[b.clone(), tensor("a", Datatype::Fp64, &[2])], &specs).unwrap_err().contains("FP64"));
+        assert!(check(&[b.clone(), tensor("a", Datatype::Fp32, &[3])], &specs).unwrap_err().contains("[3]"));
+        assert!(check(&[b, tensor("a", Datatype::Fp32, &[2, 1])], &specs).is_err());
+    }
+}

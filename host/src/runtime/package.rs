@@ -1,0 +1,30 @@
+//! What all instances of a package share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use selvedge_package::PackageName;
+use selvedge_package::manifest::Capability;
+
+use crate::limits::Limits;
+use crate::sandbox::Prepared;
+use crate::session::Model;
+
+/// An opened package without its instances.
+pub struct Shared {
+    /// Its name.
+    pub name: PackageName,
+    /// Its verified directory.
+    pub directory: PathBuf,
+    /// Limits of its instances.
+    pub limits: Limits,
+    /// What its module may use of WASI.
+    pub capabilities: Vec<Capability>,
+    /// The manifest's settings with the deployment's over them.
+    pub settings: BTreeMap<String, String>,
+    /// Its models in the manifest's order.
+    pub models: Vec<(PackageName, Arc<Model>)>,
+    /// Its component.
+    pub prepared: Arc<Prepared>,
+}

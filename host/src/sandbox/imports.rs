@@ -1,0 +1,250 @@
+//! What a module sees of its host, apart from WASI: tensors, sessions, settings, log.
+//!
+//! Every argument is hostile. What a module does wrong is an error that it gets back, never a panic
+//! and never the end of the host; only the deadline ends it from here.
+
+use std::sync::{Arc, PoisonError};
+
+use selvedge_package::tensor::{Datatype, TensorSpec};
+use wasmtime::component::Resource;
+
+use super::output::Level;
+use super::state::{DeadlineMet, State};
+use crate::session::{Model, RunError};
+use crate::tensor::{Strings, Tensor, TensorError, range};
+
+/// Generated from `wit/model.wit`.
+#[allow(missing_docs)]
+pub mod bindings {
+    wasmtime::component::bindgen!({
+        path: "wit",
+        world: "module",
+        imports: {
+            "selvedge:model/sessions.[method]session.run": async | trappable,
+            default: trappable,
+        },
+        exports: { default: async },
+        with: {
+            "selvedge:model/tensors.tensor": crate::tensor::Tensor,
+            "selvedge:model/sessions.session": super::OpenSession,
+        },
+    });
+}
+
+pub use bindings::selvedge::model::errors::{Code, Error};
+pub use bindings::selvedge::model::tensors::NamedTensor as Tensors;
+use bindings::selvedge::model::{config, errors, log, sessions, tensors};
+
+/// A model that a module opened.
+pub struct OpenSession(Arc<Model>);
+
+type Fallible<T> = wasmtime::Result<Result<T, Error>>;
+
+fn error(code: Code, message: impl std::fmt::Display) -> Error {
+    Error { code, message: message.to_string() }
+}
+
+impl From<TensorError> for Error {
+    fn from(source: TensorError) -> Self {
+        error(Code::InvalidInput, source)
+    }
+}
+
+macro_rules! datatypes {
+    ($($ours:ident),*) => {
+        impl From<tensors::Datatype> for Datatype {
+            fn from(datatype: tensors::Datatype) -> Self {
+                match datatype { $(tensors::Datatype::$ours => Self::$ours),* }
+            }
+        }
+
+        impl From<Datatype> for tensors::Datatype {
+            fn from(datatype: Datatype) -> Self {
+                match datatype { $(Datatype::$ours => Self::$ours),* }
+            }
+        }
+    };
+}
+datatypes!(
+    Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, Fp16, Bf16, Fp32, Fp64, Bytes
+);
+
+impl errors::Host for State {}
+
+impl tensors::Host for State {}
+
+impl tensors::HostTensor for State {
+    fn create(
+        &mut self,
+        datatype: tensors::Datatype,
+        shape: Vec<u64>,
+        data: Vec<u8>,
+    ) -> Fallible<Resource<Tensor>> {
+        Ok(Tensor::fixed(datatype.into(), shape, data).map_err(Error::from).and_then(|it| self.admit(it)))
+    }
+
+    fn create_bytes(&mut self, shape: Vec<u64>, elements: Vec<Vec<u8>>) -> Fallible<Resource<Tensor>> {
+        Ok(Tensor::bytes(shape, Strings::from_iter(elements))
+            .map_err(Error::from)
+            .and_then(|it| self.admit(it)))
+    }
+
+    fn datatype(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<tensors::Datatype> {
+        Ok(self.table.get(&tensor)?.datatype().into())
+    }
+
+    fn shape(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u64>> {
+        Ok(self.table.get(&tensor)?.shape().to_vec())
+    }
+
+    fn byte_length(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<u64> {
+        Ok(self.table.get(&tensor)?.byte_length() as u64)
+    }
+
+    fn read(&mut self, tensor: Resource<Tensor>, offset: u64, length: u64) -> Fallible<Vec<u8>> {
+        let tensor = self.table.get(&tensor)?;
+        let Some(bytes) = tensor.as_fixed() else {
+            return Ok(Err(TensorError::Kind {
+                datatype: tensor.datatype(),
+                wanted: "elements of fixed size",
+            }
+            .into()));
+        };
+        Ok(range(offset, length, bytes.len()).map(|range| bytes[range].to_vec()).map_err(Error::from))
+    }
+
+    fn write(&mut self, tensor: Resource<Tensor>, offset: u64, data: Vec<u8>) -> Fallible<()> {
+        Ok(self.table.get_mut(&tensor)?.write(offset, &data).map_err(Error::from))
+    }
+
+    fn element_length(&mut self, tensor: Resource<Tensor>, index: u64) -> Fallible<u64> {
+        Ok(element(self.table.get(&tensor)?, index).map(|element| element.len() as u64))
+    }
+
+    fn element(
+        &mut self,
+        tensor: Resource<Tensor>,
+        index: u64,
+        offset: u64,
+        length: u64,
+    ) -> Fallible<Vec<u8>> {
+        Ok(element(self.table.get(&tensor)?, index).and_then(|element| {
+            let length = length.min((element.len() as u64).saturating_sub(offset));
+            Ok(element[range(offset, length, element.len())?].to_vec())
+        }))
+    }
+
+    fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {
+        self.release(tensor).map(drop)
+    }
+}
+
+fn element(tensor: &Tensor, index: u64) -> Result<&[u8], Error> {
+    let datatype = tensor.datatype();
+    let strings = tensor.as_strings().ok_or(TensorError::Kind { datatype, wanted: "elements of BYTES" })?;
+    usize::try_from(index)
+        .ok()
+        .and_then(|index| strings.get(index))
+        .ok_or_else(|| error(Code::InvalidInput, format!("no element {index}: there are {}", strings.len())))
+}
+
+impl sessions::Host for State {
+    fn models(&mut self) -> wasmtime::Result<Vec<String>> {
+        Ok(self.shared.models.iter().map(|(name, _)| name.to_string()).collect())
+    }
+}
+
+impl sessions::HostSession for State {
+    fn open(&mut self, model: String) -> Fallible<Resource<OpenSession>> {
+        let Some((_, found)) = self.shared.models.iter().find(|(name, _)| name.as_str() == model) else {
+            let known: Vec<_> = self.shared.models.iter().map(|(name, _)| format!("`{name}`")).collect();
+            let model: String = model.chars().take(80).collect();
+            let message = format!("no model `{model}` in the package; it has {}", known.join(", "));
+            return Ok(Err(error(Code::InvalidInput, message)));
+        };
+        let session = OpenSession(found.clone());
+        Ok(self.table.push(session).map_err(|_| {
+            let most = self.shared.limits.handles;
+            error(Code::Limit, format!("an instance may hold {most} handles at once"))
+        }))
+    }
+
+    fn inputs(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
+        Ok(specs(self.table.get(&session)?.0.inputs()))
+    }
+
+    fn outputs(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
+        Ok(specs(self.table.get(&session)?.0.outputs()))
+    }
+
+    async fn run(
+        &mut self,
+        session: Resource<OpenSession>,
+        inputs: Vec<(String, Resource<Tensor>)>,
+        outputs: Vec<String>,
+    ) -> Fallible<Vec<Tensors>> {
+        let model = self.table.get(&session)?.0.clone();
+        let mut given = Vec::with_capacity(inputs.len());
+        for (name, tensor) in inputs {
+            given.push((name, self.table.get(&tensor)?.clone()));
+        }
+        let answer = match model.run(given, outputs, self.deadline).await {
+            Ok(answer) => answer,
+            Err(RunError::Deadline) => return Err(DeadlineMet.into()),
+            Err(RunError::InvalidInput(why)) => return Ok(Err(error(Code::InvalidInput, why))),
+            Err(RunError::Model(why)) => return Ok(Err(error(Code::Model, why))),
+        };
+        let mut tensors = Vec::with_capacity(answer.len());
+        for (name, tensor) in answer {
+            match self.admit(tensor) {
+                Ok(tensor) => tensors.push(Tensors { name, tensor }),
+                Err(error) => {
+                    for Tensors { tensor, .. } in tensors {
+                        self.release(tensor)?;
+                    }
+                    return Ok(Err(error));
+                }
+            }
+        }
+        Ok(Ok(tensors))
+    }
+
+    fn drop(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<()> {
+        self.table.delete(session)?;
+        Ok(())
+    }
+}
+
+fn specs(specs: &[TensorSpec]) -> Vec<sessions::TensorSpec> {
+    specs
+        .iter()
+        .map(|spec| sessions::TensorSpec {
+            name: spec.name.clone(),
+            datatype: spec.datatype.into(),
+            shape: spec.shape.clone(),
+        })
+        .collect()
+}
+
+impl config::Host for State {
+    fn get(&mut self, key: String) -> wasmtime::Result<Option<String>> {
+        Ok(self.shared.settings.get(&key).cloned())
+    }
+
+    fn all(&mut self) -> wasmtime::Result<Vec<(String, String)>> {
+        Ok(self.shared.settings.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+}
+
+impl log::Host for State {
+    fn write(&mut self, level: log::Level, message: String) -> wasmtime::Result<()> {
+        let level = match level {
+            log::Level::Debug => Level::Debug,
+            log::Level::Info => Level::Info,
+            log::Level::Warn => Level::Warn,
+            log::Level::Error => Level::Error,
+        };
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).write(level, &message);
+        Ok(())
+    }
+}

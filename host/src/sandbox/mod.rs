@@ -1,0 +1,193 @@
+//! Guest components: what they import, what they may use, and how one is called.
+//!
+//! An [`Instance`] is a component with a store of its own. It serves one call at a time; whoever
+//! calls it throws it away after anything but an answer or an error of the module's own.
+
+pub mod imports;
+pub mod output;
+pub mod state;
+pub mod wasi;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker, TypedFunc};
+use wasmtime::{Engine, Store, UpdateDeadline};
+
+use self::imports::bindings::Module;
+use self::imports::{Code, Error, Tensors};
+use self::state::{DeadlineMet, State};
+use crate::clock;
+use crate::failure::PredictError;
+use crate::runtime::package::Shared;
+use crate::tensor::NamedTensor;
+
+/// The interface that a component must export, and its one function.
+const PREDICTOR: (&str, &str) = ("selvedge:model/predictor@0.1.0", "predict");
+/// The interface that it may export.
+const LIFECYCLE: (&str, &str) = ("selvedge:model/lifecycle@0.1.0", "init");
+/// A call that does not end by its epoch sleeps inside of the host; it is dropped this much later.
+const SLEEP_GRACE: Duration = Duration::from_millis(50);
+
+type Predict = TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>;
+type Init = TypedFunc<(), (Result<(), Error>,)>;
+
+/// Everything that a component may import. The network is not among it.
+pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    Module::add_to_linker::<_, wasmtime::component::HasSelf<_>>(&mut linker, |state: &mut State| state)?;
+    wasi::add_to_linker(&mut linker)?;
+    Ok(linker)
+}
+
+/// A component that has everything it asks for, and exports what it must.
+pub struct Prepared {
+    pre: InstancePre<State>,
+    predict: ComponentExportIndex,
+    init: Option<ComponentExportIndex>,
+}
+
+impl Prepared {
+    /// Checks the component's imports and exports; says in words what is wrong with it.
+    pub fn new(linker: &Linker<State>, component: &Component) -> Result<Self, String> {
+        let kind = component.component_type();
+        for (name, _) in kind.imports(component.engine()) {
+            if name.starts_with("wasi:sockets/") {
+                return Err(format!("it asks for the network (`{name}`), which no module gets"));
+            }
+        }
+        let predict = export(component, PREDICTOR)
+            .ok_or_else(|| format!("it does not export `{}` of `{}`", PREDICTOR.1, PREDICTOR.0))?;
+        let init = export(component, LIFECYCLE);
+        let pre = linker.instantiate_pre(component).map_err(|error| format!("{error:#}"))?;
+        Ok(Self { pre, predict, init })
+    }
+}
+
+fn export(component: &Component, (interface, function): (&str, &str)) -> Option<ComponentExportIndex> {
+    let interface = component.get_export_index(None, interface)?;
+    component.get_export_index(Some(&interface), function)
+}
+
+/// A component with its store.
+pub struct Instance {
+    store: Store<State>,
+    predict: Predict,
+}
+
+impl Instance {
+    /// Makes an instance and runs its `init`, where it has one.
+    pub async fn new(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, PredictError> {
+        let state = State::new(shared, deadline).map_err(PredictError::Internal)?;
+        let mut store = Store::new(shared.prepared.pre.component().engine(), state);
+        store.set_hostcall_fuel(shared.limits.tensors.saturating_add(16 << 20));
+        store.limiter(|state| &mut state.limiter);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_callback(|store| {
+            if clock::now() >= store.data().deadline {
+                Err(DeadlineMet.into())
+            } else {
+                Ok(UpdateDeadline::Yield(1))
+            }
+        });
+        let ready = async {
+            let instance = shared.prepared.pre.instantiate_async(&mut store).await?;
+            let predict: Predict = instance.get_typed_func(&mut store, shared.prepared.predict)?;
+            if let Some(init) = shared.prepared.init {
+                let init: Init = instance.get_typed_func(&mut store, init)?;
+                let (answer,) = init.call_async(&mut store, ()).await?;
+                return Ok(answer.map(|()| predict));
+            }
+            Ok(Ok(predict))
+        };
+        let predict = match within(deadline, ready).await {
+            Ok(Ok(predict)) => predict,
+            Ok(Err(error)) => {
+                let error = given(error, shared.limits.text);
+                return Err(PredictError::Module(format!("its init failed: {error}")));
+            }
+            Err(error) => return Err(failure(&mut store, error)),
+        };
+        Ok(Self { store, predict })
+    }
+
+    /// Answers one request. Only after `Ok` and after an error that [`reusable`] may the instance be
+    /// used again.
+    pub async fn call(
+        &mut self,
+        inputs: Vec<NamedTensor>,
+        deadline: Instant,
+    ) -> Result<Vec<NamedTensor>, PredictError> {
+        self.store.data_mut().begin(deadline);
+        self.store.set_epoch_deadline(1);
+        let mut handles = Vec::with_capacity(inputs.len());
+        for NamedTensor { name, tensor } in inputs {
+            let tensor = self
+                .store
+                .data_mut()
+                .admit(tensor)
+                .map_err(|error| PredictError::Limit(error.message))?;
+            handles.push(Tensors { name, tensor });
+        }
+        let called = within(deadline, self.predict.call_async(&mut self.store, (handles,))).await;
+        let answer = match called {
+            Ok((answer,)) => answer,
+            Err(error) => return Err(failure(&mut self.store, error)),
+        };
+        let state = self.store.data_mut();
+        state.end();
+        match answer {
+            Ok(outputs) => state.take_outputs(outputs),
+            Err(error) => Err(match error.code {
+                Code::InvalidInput => PredictError::InvalidInput(given(error, state.text())),
+                Code::Model => PredictError::Model(given(error, state.text())),
+                Code::Limit => PredictError::Limit(given(error, state.text())),
+                Code::Internal => PredictError::Module(given(error, state.text())),
+            }),
+        }
+    }
+}
+
+/// Whether an instance that gave this error may serve another request.
+pub fn reusable(error: &PredictError) -> bool {
+    matches!(error, PredictError::InvalidInput(_) | PredictError::Model(_) | PredictError::Module(_))
+}
+
+/// An error's message, cut to `most` bytes.
+fn given(error: Error, most: usize) -> String {
+    let mut message = error.message;
+    message.truncate(message.floor_char_boundary(most));
+    message
+}
+
+/// Waits for a call into a guest; at `deadline` the epoch ends a guest that computes, and a little
+/// later this does one that sleeps.
+async fn within<T>(
+    deadline: Instant,
+    call: impl Future<Output = wasmtime::Result<T>>,
+) -> wasmtime::Result<T> {
+    match tokio::time::timeout_at((deadline + SLEEP_GRACE).into(), call).await {
+        Ok(answer) => answer,
+        Err(_) => Err(DeadlineMet.into()),
+    }
+}
+
+/// Why a call into a guest ended without an answer.
+fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
+    let state = store.data_mut();
+    state.end();
+    if error.is::<DeadlineMet>() {
+        return PredictError::Deadline(state.allowed());
+    }
+    if let Some(refused) = state.limiter.take_refused() {
+        return PredictError::Limit(refused);
+    }
+    match error.downcast_ref::<wasmtime::Trap>() {
+        Some(wasmtime::Trap::StackOverflow) => PredictError::Limit("the module's stack overflowed".to_owned()),
+        Some(trap) => PredictError::Trap(trap.to_string()),
+        None => {
+            let why = format!("{:#}", anyhow::Error::from(error));
+            PredictError::Trap(why.chars().take(1000).collect())
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What belongs to one instance: its handles, its limits, and the request that it serves.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use wasmtime::component::{Resource, ResourceTable};
+use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+
+use super::imports::{Code, Error, Tensors};
+use super::output::Lines;
+use super::wasi;
+use crate::clock;
+use crate::failure::PredictError;
+use crate::limits::Limiter;
+use crate::runtime::package::Shared;
+use crate::tensor::{NamedTensor, Tensor};
+
+/// The data of a store.
+pub struct State {
+    pub(super) shared: Arc<Shared>,
+    pub(super) table: ResourceTable,
+    pub(super) limiter: Limiter,
+    pub(super) deadline: Instant,
+    pub(super) lines: Arc<Mutex<Lines>>,
+    wasi: WasiCtx,
+    began: Instant,
+    held: usize,
+}
+
+/// The deadline passed while a guest ran.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the deadline passed")]
+pub struct DeadlineMet;
+
+impl State {
+    /// The state of a fresh instance; says in words what the host could not do.
+    pub fn new(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, String> {
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(shared.limits.handles);
+        let lines = Arc::new(Mutex::new(Lines::new(&shared.name, &shared.limits)));
+        let wasi = wasi::context(shared, &lines).map_err(|error| format!("{error:#}"))?;
+        Ok(Self {
+            shared: shared.clone(),
+            table,
+            limiter: Limiter::new(shared.limits),
+            deadline,
+            lines,
+            wasi,
+            began: clock::now(),
+            held: 0,
+        })
+    }
+
+    /// A request begins.
+    pub fn begin(&mut self, deadline: Instant) {
+        self.began = clock::now();
+        self.deadline = deadline;
+    }
+
+    /// A request ends.
+    pub fn end(&mut self) {
+        self.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner).end();
+    }
+
+    /// The time that the request had.
+    pub fn allowed(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.began)
+    }
+
+    /// Bytes of an error's message.
+    pub fn text(&self) -> usize {
+        self.shared.limits.text
+    }
+
+    /// Puts a tensor behind a handle, if the limits allow it.
+    pub fn admit(&mut self, tensor: Tensor) -> Result<Resource<Tensor>, Error> {
+        let held = self.held.saturating_add(tensor.footprint());
+        if held > self.shared.limits.held_tensors {
+            return Err(Error {
+                code: Code::Limit,
+                message: format!(
+                    "an instance may hold {} MiB of tensors at once",
+                    self.shared.limits.held_tensors >> 20
+                ),
+            });
+        }
+        let handle = self.table.push(tensor).map_err(|_| Error {
+            code: Code::Limit,
+            message: format!("an instance may hold {} handles at once", self.shared.limits.handles),
+        })?;
+        self.held = held;
+        Ok(handle)
+    }
+
+    /// Takes a tensor back from behind its handle.
+    pub fn release(&mut self, handle: Resource<Tensor>) -> wasmtime::Result<Tensor> {
+        let tensor = self.table.delete(handle)?;
+        // Writing to a tensor copies it at most: its footprint stays what was admitted.
+        self.held = self.held.saturating_sub(tensor.footprint());
+        Ok(tensor)
+    }
+
+    /// The tensors of an answer.
+    pub fn take_outputs(&mut self, outputs: Vec<Tensors>) -> Result<Vec<NamedTensor>, PredictError> {
+        let limits = self.shared.limits;
+        if outputs.len() > limits.outputs {
+            return Err(PredictError::Limit(format!(
+                "the module gave {} outputs; at most {} are allowed",
+                outputs.len(),
+                limits.outputs
+            )));
+        }
+        let mut size = 0_usize;
+        let mut answer = Vec::with_capacity(outputs.len());
+        for Tensors { name, tensor } in outputs {
+            let tensor =
+                self.release(tensor).map_err(|error| PredictError::Internal(format!("{error:#}")))?;
+            size = size.saturating_add(tensor.footprint());
+            answer.push(NamedTensor { name, tensor });
+        }
+        if size > limits.tensors {
+            return Err(PredictError::Limit(format!(
+                "the module gave outputs of {} MiB and may give {} MiB",
+                size.div_ceil(1 << 20),
+                limits.tensors >> 20
+            )));
+        }
+        Ok(answer)
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}

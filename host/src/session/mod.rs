@@ -1,0 +1,307 @@
+//! ONNX Runtime: one session per model of a package.
+//!
+//! A session runs one request at a time, since ort lets only one `run` use it; others wait within
+//! their deadline. Runs that were short so far happen on the caller's thread, which costs nothing;
+//! longer ones, and the first, move to a thread that may block. Every run is watched: at its deadline
+//! it is told to stop, and when that fails within its grace the host's fatal callback is called.
+
+pub mod library;
+pub mod values;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ort::environment::Environment;
+use ort::session::builder::GraphOptimizationLevel;
+use ort::session::{RunOptions, Session, SharedSessionInner};
+use selvedge_package::tensor::TensorSpec;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use self::values::ValueError;
+use crate::clock;
+use crate::engine::ticker::{Stop, Ticker, Watch};
+use crate::tensor::Tensor;
+
+/// Runs that are expected to take longer leave the caller's thread.
+const SHORT: Duration = Duration::from_micros(500);
+/// Inputs and outputs of a model.
+const MOST_TENSORS: usize = 1000;
+
+/// Why a model was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// ONNX Runtime refused it.
+    #[error("ONNX Runtime does not open it: {0}")]
+    Onnx(String),
+    /// It takes or gives something that cannot be sent.
+    #[error("its {direction} `{name}`: {source}")]
+    Tensor {
+        /// `input` or `output`.
+        direction: &'static str,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        source: ValueError,
+    },
+    /// Too many inputs or outputs.
+    #[error("it has {0} inputs and outputs; at most {MOST_TENSORS} are allowed")]
+    TooMany(usize),
+}
+
+/// Why a run gave nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// The inputs or the names of outputs are not the model's.
+    #[error("{0}")]
+    InvalidInput(String),
+    /// ONNX Runtime failed.
+    #[error("{0}")]
+    Model(String),
+    /// The deadline passed.
+    #[error("the model was stopped at the deadline")]
+    Deadline,
+}
+
+/// An open model.
+pub struct Model {
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+    runner: Arc<Runner>,
+    session: Arc<Mutex<Session>>,
+}
+
+struct Runner {
+    options: Arc<RunOptions>,
+    watch: Arc<Watch>,
+    memory: Arc<SharedSessionInner>,
+    /// Nanoseconds that a run takes, a moving average; `u64::MAX` before the first.
+    pace: AtomicU64,
+}
+
+/// Where a model comes from.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// Bytes that were verified: no external data.
+    Bytes(&'a [u8]),
+    /// A verified file, with external data beside it.
+    File(&'a Path),
+}
+
+impl Model {
+    /// Opens a model with `threads` threads per run. Blocks while ONNX Runtime optimises it. `failed`
+    /// is called when a run cannot be stopped.
+    pub fn open(
+        environment: &Environment,
+        ticker: &Ticker,
+        source: Source<'_>,
+        threads: u32,
+        failed: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, SessionError> {
+        let session = build(environment, source, threads)
+            .map_err(|error| SessionError::Onnx(first_line(error.message())))?;
+        let count = session.inputs().len() + session.outputs().len();
+        if count > MOST_TENSORS {
+            return Err(SessionError::TooMany(count));
+        }
+        let specs = |direction, outlets: &[ort::value::Outlet]| {
+            outlets
+                .iter()
+                .map(|outlet| {
+                    values::spec(outlet.name(), outlet.dtype()).map_err(|source| SessionError::Tensor {
+                        direction,
+                        name: outlet.name().to_owned(),
+                        source,
+                    })
+                })
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let inputs = specs("input", session.inputs())?;
+        let outputs = specs("output", session.outputs())?;
+        let options =
+            Arc::new(RunOptions::new().map_err(|error| SessionError::Onnx(first_line(error.message())))?);
+        let watch = Arc::new(Watch::new({
+            let options = options.clone();
+            // Neither call can fail but for an invalid handle.
+            move |stop| match stop {
+                Stop::Now => drop(options.terminate()),
+                Stop::Over => drop(options.unterminate()),
+                Stop::Failed => failed(),
+            }
+        }));
+        ticker.add(&watch);
+        let runner =
+            Arc::new(Runner { options, watch, memory: session.inner(), pace: AtomicU64::new(u64::MAX) });
+        Ok(Self { inputs, outputs, runner, session: Arc::new(Mutex::new(session)) })
+    }
+
+    /// Inputs in the model's order.
+    pub fn inputs(&self) -> &[TensorSpec] {
+        &self.inputs
+    }
+
+    /// Outputs in the model's order.
+    pub fn outputs(&self) -> &[TensorSpec] {
+        &self.outputs
+    }
+
+    /// Runs the model. No `outputs` asks for all of them; all are computed either way.
+    pub async fn run(
+        &self,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Vec<String>,
+        deadline: Instant,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        self.check(&inputs, &outputs)?;
+        let answer = if self.runner.short() {
+            match self.session.try_lock() {
+                Ok(mut session) => self.runner.run(&mut session, &inputs, deadline)?,
+                Err(_) => {
+                    let mut session = self.lock(deadline).await?;
+                    self.runner.run(&mut session, &inputs, deadline)?
+                }
+            }
+        } else {
+            let mut session = self.lock(deadline).await?;
+            let runner = self.runner.clone();
+            tokio::task::spawn_blocking(move || runner.run(&mut session, &inputs, deadline))
+                .await
+                .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
+        };
+        Ok(select(answer, outputs))
+    }
+
+    /// As [`Model::run`], on this thread, blocking. For the probe.
+    pub fn run_here(
+        &self,
+        inputs: &[(String, Tensor)],
+        deadline: Instant,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        self.check(inputs, &[])?;
+        self.runner.run(&mut self.session.blocking_lock(), inputs, deadline)
+    }
+
+    async fn lock(&self, deadline: Instant) -> Result<OwnedMutexGuard<Session>, RunError> {
+        tokio::time::timeout_at(deadline.into(), self.session.clone().lock_owned())
+            .await
+            .map_err(|_| RunError::Deadline)
+    }
+
+    fn check(&self, inputs: &[(String, Tensor)], outputs: &[String]) -> Result<(), RunError> {
+        for (index, (name, tensor)) in inputs.iter().enumerate() {
+            let Some(spec) = self.inputs.iter().find(|spec| spec.name == *name) else {
+                return Err(RunError::InvalidInput(unknown("input", name, &self.inputs)));
+            };
+            if inputs[..index].iter().any(|(before, _)| before == name) {
+                return Err(RunError::InvalidInput(format!("the model's input `{name}` was given twice")));
+            }
+            if spec.datatype != tensor.datatype() {
+                return Err(RunError::InvalidInput(format!(
+                    "the model's input `{name}` is {}, and {} came",
+                    spec.datatype,
+                    tensor.datatype()
+                )));
+            }
+        }
+        match outputs.iter().find(|name| !self.outputs.iter().any(|spec| spec.name == **name)) {
+            Some(name) => Err(RunError::InvalidInput(unknown("output", name, &self.outputs))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Runner {
+    fn short(&self) -> bool {
+        self.pace.load(Ordering::Relaxed) <= SHORT.as_nanos() as u64
+    }
+
+    fn run(
+        &self,
+        session: &mut Session,
+        inputs: &[(String, Tensor)],
+        deadline: Instant,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        let mut values = Vec::with_capacity(inputs.len());
+        for (name, tensor) in inputs {
+            let value = values::to_value(tensor)
+                .map_err(|error| RunError::InvalidInput(format!("the model's input `{name}`: {error}")))?;
+            values.push((name.as_str(), value));
+        }
+        let start = clock::now();
+        if start >= deadline {
+            return Err(RunError::Deadline);
+        }
+        self.watch.arm(deadline);
+        let answer = session.run_with_options(values, &*self.options);
+        let stopped = self.watch.disarm();
+        self.learn(clock::now() - start);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(_) if stopped => return Err(RunError::Deadline),
+            Err(error) => return Err(refused(&error)),
+        };
+        let mut outputs = Vec::with_capacity(answer.len());
+        for (name, value) in answer {
+            let tensor = values::from_value(value, &self.memory)
+                .map_err(|error| RunError::Model(format!("its output `{name}`: {error}")))?;
+            outputs.push((name.to_owned(), tensor));
+        }
+        Ok(outputs)
+    }
+
+    /// Moves the average by an eighth. Runs of one session do not overlap, so nothing is lost.
+    fn learn(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX - 1);
+        let pace = match self.pace.load(Ordering::Relaxed) {
+            u64::MAX => took,
+            pace => pace - pace / 8 + took / 8,
+        };
+        self.pace.store(pace, Ordering::Relaxed);
+    }
+}
+
+fn build(environment: &Environment, source: Source<'_>, threads: u32) -> ort::Result<Session> {
+    let mut builder = Session::builder(environment)?
+        .with_optimization_level(GraphOptimizationLevel::All)?
+        .with_intra_threads(threads.max(1) as usize)?
+        .with_inter_threads(1)?
+        .with_intra_op_spinning(false)?;
+    match source {
+        Source::Bytes(bytes) => builder.commit_from_memory(bytes),
+        Source::File(path) => builder.commit_from_file(path),
+    }
+}
+
+fn refused(error: &ort::Error) -> RunError {
+    let why = first_line(error.message());
+    match error.code() {
+        ort::ErrorCode::InvalidArgument => RunError::InvalidInput(why),
+        _ => RunError::Model(why),
+    }
+}
+
+/// ONNX Runtime's messages go on with stack traces and paths of its own build.
+fn first_line(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    line.chars().take(1000).collect()
+}
+
+fn unknown(direction: &str, name: &str, specs: &[TensorSpec]) -> String {
+    let known: Vec<_> = specs.iter().take(20).map(|spec| format!("`{}`", spec.name)).collect();
+    let name: String = name.chars().take(80).collect();
+    format!("the model has no {direction} `{name}`; it has {}", known.join(", "))
+}
+
+fn select(answer: Vec<(String, Tensor)>, wanted: Vec<String>) -> Vec<(String, Tensor)> {
+    if wanted.is_empty() {
+        return answer;
+    }
+    wanted
+        .into_iter()
+        .filter_map(|name| {
+            let tensor = answer.iter().find(|(output, _)| *output == name)?.1.clone();
+            Some((name, tensor))
+        })
+        .collect()
+}
