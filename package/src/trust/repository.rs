@@ -89,6 +89,23 @@ impl Held {
         Ok(root.signed().version)
     }
 
+    /// The ed25519 keys that the held root names for its targets role.
+    pub fn targets_keys(&self, which: Repository) -> Result<Vec<[u8; 32]>, TrustError> {
+        let root = Metadata::<Root>::from_slice(&self.root)
+            .map_err(|source| TrustError::Damaged { repository: which, source })?;
+        let root = root.signed();
+        let ids = root.role("targets").map(|role| role.keyids.as_slice()).unwrap_or_default();
+        let keys = ids.iter().filter_map(|id| root.keys.get(id));
+        Ok(keys
+            .filter(|key| key.keytype == "ed25519" && key.scheme == "ed25519")
+            .filter_map(|key| {
+                let mut bytes = [0; 32];
+                hex::decode_to_slice(&key.keyval.public, &mut bytes).ok()?;
+                Some(bytes)
+            })
+            .collect())
+    }
+
     /// The held targets role, verified again but with no regard to expiry.
     pub fn targets(&self, which: Repository) -> Result<Option<Targets>, TrustError> {
         Ok(self.load(which)?.targets_role("targets").cloned())

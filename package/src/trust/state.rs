@@ -102,6 +102,12 @@ impl TrustState {
         self.director.root_version(Repository::Director)
     }
 
+    /// The ed25519 public keys, 32 bytes each, that speak for the Director's targets role: they also
+    /// sign the registry's acknowledgements. Keys of other kinds are left out.
+    pub fn director_keys(&self) -> Result<Vec<[u8; 32]>, TrustError> {
+        self.director.targets_keys(Repository::Director)
+    }
+
     /// What was accepted last, verified again from what is stored, with no regard to expiry:
     /// expired metadata stops new acceptance, not what runs. `None` before the first acceptance.
     pub fn desired(&self, device: &DeviceId) -> Result<Option<Desired>, TrustError> {

@@ -128,6 +128,7 @@ fn a_thief_who_ran_the_versions_up_is_recovered_from_by_new_keys() {
     assert_eq!(accepted.desired.sequence, 1);
     // The same in two steps, as an agent does it.
     let adopted = adopt_roots(&held, &offer).unwrap().unwrap();
+    assert_eq!(adopted.director_keys().unwrap(), [*world.director.targets.public_key().as_bytes()]);
     assert_eq!(world.accept(&adopted, &offer).unwrap().state, accepted.state);
 }
 
