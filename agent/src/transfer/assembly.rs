@@ -1,0 +1,59 @@
+//! Blocks on their way to becoming chunks, in memory.
+//!
+//! At most [`OPEN_CHUNKS`] chunks are held at a time (1.5 MiB); the plan asks for no others.
+
+use std::collections::BTreeMap;
+
+use selvedge_protocol::block::{Layout, OPEN_CHUNKS, Span};
+
+#[derive(Debug, Default)]
+pub(super) struct Assembly {
+    open: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Assembly {
+    /// Puts a block into its chunk. `false` if there is no room for that chunk.
+    pub fn put(&mut self, layout: &Layout, block: Span, bytes: &[u8]) -> bool {
+        debug_assert_eq!(bytes.len(), block.length as usize, "checked by the caller");
+        let number = block.number / layout.per_chunk();
+        let Some(chunk) = layout.chunk(number) else { return false };
+        if !self.open.contains_key(&number) && self.open.len() >= OPEN_CHUNKS {
+            return false;
+        }
+        let buffer = self.open.entry(number).or_insert_with(|| vec![0; chunk.length as usize]);
+        let start = (block.offset - chunk.offset) as usize;
+        buffer[start..start + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+
+    /// The bytes of a chunk, of which all blocks were put.
+    pub fn take(&mut self, chunk: u32) -> Option<Vec<u8>> {
+        self.open.remove(&chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use selvedge_protocol::block::BlockSize;
+
+    #[test]
+    fn blocks_become_a_chunk_and_memory_is_bounded() {
+        let layout = Layout::new(10_000_000, BlockSize::LARGEST).unwrap();
+        let small = Layout::new(70_000, BlockSize::new(32_768).unwrap()).unwrap();
+        let mut assembly = Assembly::default();
+        let bytes: Vec<u8> = (0..70_000u32).map(|n| n as u8).collect();
+        for number in [2, 1, 0] {
+            let block = small.block(number).unwrap();
+            let start = block.offset as usize;
+            assert!(assembly.put(&small, block, &bytes[start..start + block.length as usize]));
+        }
+        assert_eq!(assembly.take(1).unwrap(), bytes[65_536..]);
+        assert_eq!(assembly.take(0).unwrap(), bytes[..65_536]);
+        assert_eq!(assembly.take(0), None);
+        let taken = (0..100)
+            .filter(|&number| assembly.put(&layout, layout.block(number).unwrap(), &[0; 65_536]))
+            .count();
+        assert_eq!(taken, OPEN_CHUNKS);
+    }
+}

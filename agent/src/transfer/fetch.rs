@@ -1,0 +1,177 @@
+//! One transfer.
+
+use std::time::Duration;
+
+use selvedge_package::Digest;
+use selvedge_protocol::block::{BlockSize, Event, Layout, Plan};
+use selvedge_protocol::message::{Need, Refusal};
+
+use super::assembly::Assembly;
+use super::{Chunks, Failure, Progress};
+use crate::store::Put;
+
+/// Kept chunks are made durable after so many (4 MiB), or after [`UNSAVED_FOR`]: a power cut costs
+/// no more, and a memory card is not worn out by it.
+const UNSAVED_CHUNKS: u32 = 64;
+const UNSAVED_FOR: Duration = Duration::from_secs(5);
+/// How often in a row the registry may say that it does not know the blob.
+const UNKNOWN_OFTEN_ENOUGH: u32 = 3;
+
+pub(super) struct Fetch<C> {
+    pub digest: Digest,
+    pub target: C,
+    plan: Plan,
+    assembly: Assembly,
+    kept: u64,
+    spoiled: u64,
+    unsaved: u32,
+    unsaved_since: Option<Duration>,
+}
+
+impl<C: Chunks> Fetch<C> {
+    /// A transfer of what `target` lacks. Not connected at first.
+    pub fn new(
+        transfer: u32,
+        digest: Digest,
+        block: BlockSize,
+        target: C,
+        seed: u64,
+    ) -> Result<Self, (C, Failure<C::Error>)> {
+        let Some(layout) = Layout::new(target.size(), block) else {
+            return Err((target, Failure::TooLarge));
+        };
+        let plan = Plan::new(transfer, digest, layout, |chunk| target.have(chunk), seed);
+        let kept = (0..layout.chunks())
+            .filter(|&chunk| target.have(chunk))
+            .filter_map(|chunk| layout.chunk(chunk))
+            .map(|chunk| u64::from(chunk.length))
+            .sum();
+        Ok(Self {
+            digest,
+            target,
+            plan,
+            assembly: Assembly::default(),
+            kept,
+            spoiled: 0,
+            unsaved: 0,
+            unsaved_since: None,
+        })
+    }
+
+    pub fn transfer(&self) -> u32 {
+        self.plan.transfer()
+    }
+
+    pub fn block_size(&self) -> BlockSize {
+        self.plan.layout().block_size()
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.plan.is_complete()
+    }
+
+    pub fn progress(&self) -> Progress {
+        let Self { digest, kept, spoiled, .. } = *self;
+        Progress { digest, bytes: kept, size: self.plan.layout().size(), spoiled }
+    }
+
+    pub fn set_ceiling(&mut self, bytes: u32) {
+        self.plan.set_ceiling(bytes);
+    }
+
+    pub fn connected(&mut self, now: Duration) {
+        self.plan.step(now, Event::Connected);
+    }
+
+    /// Saves what came, since a device that loses its link may lose its power next.
+    pub fn disconnected(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
+        self.plan.step(now, Event::Disconnected);
+        self.save()
+    }
+
+    /// Waits before anything is asked.
+    pub fn pause(&mut self, now: Duration, wait: Duration) {
+        self.plan.step(now, Event::Busy(wait));
+    }
+
+    pub fn block(&mut self, now: Duration, number: u32, bytes: &[u8]) -> Result<(), Failure<C::Error>> {
+        let layout = *self.plan.layout();
+        let Some(block) = layout.block(number).filter(|span| span.length as usize == bytes.len()) else {
+            tracing::debug!(number, length = bytes.len(), "a block that does not fit its blob");
+            return Ok(());
+        };
+        if !self.plan.wants(number) || !self.assembly.put(&layout, block, bytes) {
+            return Ok(());
+        }
+        self.plan.step(now, Event::Block(number));
+        let chunk = number / layout.per_chunk();
+        if self.plan.is_whole(chunk) {
+            self.whole(now, chunk)?;
+        }
+        Ok(())
+    }
+
+    pub fn refused(&mut self, now: Duration, refusal: &Refusal) -> Result<(), Failure<C::Error>> {
+        match refusal {
+            Refusal::Busy { retry_after_ms } => {
+                let wait = Duration::from_millis((*retry_after_ms).into());
+                self.plan.step(now, Event::Busy(wait));
+            }
+            Refusal::Unknown => {
+                self.plan.step(now, Event::Unknown);
+                if self.plan.unknown() >= UNKNOWN_OFTEN_ENOUGH {
+                    return Err(Failure::Unknown);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn tick(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
+        self.plan.step(now, Event::Tick);
+        if self.unsaved_since.is_some_and(|since| now >= since + UNSAVED_FOR) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    pub fn ask(&mut self, now: Duration) -> Option<Need> {
+        self.plan.ask(now)
+    }
+
+    pub fn wake_at(&self) -> Option<Duration> {
+        let save = self.unsaved_since.map(|since| since + UNSAVED_FOR);
+        [self.plan.wake_at(), save].into_iter().flatten().min()
+    }
+
+    pub fn save(&mut self) -> Result<(), Failure<C::Error>> {
+        if self.unsaved > 0 {
+            self.target.checkpoint().map_err(Failure::Keep)?;
+            self.unsaved = 0;
+        }
+        self.unsaved_since = None;
+        Ok(())
+    }
+
+    fn whole(&mut self, now: Duration, chunk: u32) -> Result<(), Failure<C::Error>> {
+        let Some(bytes) = self.assembly.take(chunk) else { return Ok(()) };
+        match self.target.put(chunk, &bytes).map_err(Failure::Keep)? {
+            Put::Kept => {
+                self.kept += bytes.len() as u64;
+                self.unsaved += 1;
+                self.unsaved_since.get_or_insert(now);
+                self.plan.step(now, Event::Kept(chunk));
+                if self.unsaved >= UNSAVED_CHUNKS {
+                    self.save()?;
+                }
+            }
+            Put::Known => self.plan.step(now, Event::Kept(chunk)),
+            Put::Spoiled => {
+                self.spoiled += 1;
+                tracing::warn!(digest = %self.digest, chunk, "a chunk came wrong and is asked for again");
+                self.plan.step(now, Event::Spoiled(chunk));
+            }
+        }
+        Ok(())
+    }
+}
