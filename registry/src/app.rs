@@ -42,18 +42,14 @@ pub struct Changed {
 impl Changed {
     /// Add a device.
     pub fn add(&self, device: DeviceId) {
-        self.devices
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(device);
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
         self.notify.notify_one();
     }
 
     /// Wait for devices and take them all.
     pub async fn take(&self) -> BTreeSet<DeviceId> {
         loop {
-            let taken =
-                std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
+            let taken = std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
             if !taken.is_empty() {
                 return taken;
             }

@@ -29,10 +29,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            blob: 4 << 30,
-            uploads: 16,
-        }
+        Self { blob: 4 << 30, uploads: 16 }
     }
 }
 
@@ -67,12 +64,7 @@ impl Blobs {
         }
         durable::private_directory(&incoming)?;
         let uploads = Arc::new(Semaphore::new(limits.uploads));
-        Ok(Self {
-            directory,
-            incoming,
-            limits,
-            uploads,
-        })
+        Ok(Self { directory, incoming, limits, uploads })
     }
 
     /// Largest blob, in bytes.
@@ -98,20 +90,14 @@ impl Blobs {
         };
         if size > limit {
             let why = format!("it has {size} bytes, more than the {limit} allowed here");
-            return Err(Refusal::BlobMismatch {
-                digest: *digest,
-                why,
-            });
+            return Err(Refusal::BlobMismatch { digest: *digest, why });
         }
         let Some(bytes) = durable::read_limited(&path, limit)? else {
             return Ok(None);
         };
         if Digest::of(&bytes) != *digest {
             let why = "it was changed on the registry's disk".to_owned();
-            return Err(Refusal::BlobMismatch {
-                digest: *digest,
-                why,
-            });
+            return Err(Refusal::BlobMismatch { digest: *digest, why });
         }
         Ok(Some(bytes))
     }
@@ -137,15 +123,12 @@ impl Blobs {
 
     /// Begin to receive a blob.
     pub async fn begin(&self, digest: Digest) -> Result<Upload, Refusal> {
-        let permit = Arc::clone(&self.uploads)
-            .try_acquire_owned()
-            .map_err(|_| Refusal::Busy { what: "uploads" })?;
+        let permit =
+            Arc::clone(&self.uploads).try_acquire_owned().map_err(|_| Refusal::Busy { what: "uploads" })?;
         let mut random = [0; 16];
         aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Random)?;
         let temporary = self.incoming.join(hex::encode(random));
-        let file = tokio::fs::File::create_new(&temporary)
-            .await
-            .map_err(Error::file("make", &temporary))?;
+        let file = tokio::fs::File::create_new(&temporary).await.map_err(Error::file("make", &temporary))?;
         Ok(Upload {
             digest,
             file,
@@ -173,9 +156,7 @@ pub struct Reader {
 impl Reader {
     /// The bytes from `offset` on that fill `buffer`; an error when there are fewer.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
-        self.file
-            .read_exact_at(buffer, offset)
-            .map_err(Error::file("read", &self.path))
+        self.file.read_exact_at(buffer, offset).map_err(Error::file("read", &self.path))
     }
 }
 
@@ -213,10 +194,7 @@ impl Upload {
             return Err(Refusal::TooLarge { limit: self.limit });
         }
         self.hash.update(bytes);
-        self.file
-            .write_all(bytes)
-            .await
-            .map_err(Error::file("write", &self.temporary.path))?;
+        self.file.write_all(bytes).await.map_err(Error::file("write", &self.temporary.path))?;
         Ok(())
     }
 
@@ -224,19 +202,10 @@ impl Upload {
     pub async fn finish(mut self) -> Result<Stored, Refusal> {
         let actual = Digest::from_bytes(self.hash.finalize().into());
         if actual != self.digest {
-            return Err(Refusal::WrongDigest {
-                expected: self.digest,
-                actual,
-            });
+            return Err(Refusal::WrongDigest { expected: self.digest, actual });
         }
-        self.file
-            .flush()
-            .await
-            .map_err(Error::file("write", &self.temporary.path))?;
-        self.file
-            .sync_all()
-            .await
-            .map_err(Error::file("sync", &self.temporary.path))?;
+        self.file.flush().await.map_err(Error::file("write", &self.temporary.path))?;
+        self.file.sync_all().await.map_err(Error::file("sync", &self.temporary.path))?;
         let known = self.destination.exists();
         let (from, to) = (self.temporary.path.clone(), self.destination.clone());
         tokio::task::spawn_blocking(move || {
@@ -273,46 +242,22 @@ mod tests {
         let refused = put(&blobs, digest, &[b"abc", b"deg"]).await;
         assert!(matches!(refused, Err(Refusal::WrongDigest { .. })));
         assert_eq!(blobs.size(&digest).unwrap(), None);
-        assert_eq!(
-            put(&blobs, digest, &[b"abc", b"def"]).await.unwrap(),
-            Stored::New
-        );
-        assert_eq!(
-            put(&blobs, digest, &[b"abcdef"]).await.unwrap(),
-            Stored::Known
-        );
+        assert_eq!(put(&blobs, digest, &[b"abc", b"def"]).await.unwrap(), Stored::New);
+        assert_eq!(put(&blobs, digest, &[b"abcdef"]).await.unwrap(), Stored::Known);
         assert_eq!(blobs.read(&digest, 6).unwrap().unwrap(), b"abcdef");
         assert!(blobs.read(&digest, 5).is_err());
-        assert!(
-            fs::read_dir(data.path().join("blobs/incoming"))
-                .unwrap()
-                .next()
-                .is_none()
-        );
+        assert!(fs::read_dir(data.path().join("blobs/incoming")).unwrap().next().is_none());
     }
 
     #[tokio::test]
     async fn too_many_bytes_and_too_many_uploads_are_refused() {
         let data = tempfile::tempdir().unwrap();
-        let blobs = Blobs::open(
-            data.path(),
-            Limits {
-                blob: 4,
-                uploads: 1,
-            },
-        )
-        .unwrap();
+        let blobs = Blobs::open(data.path(), Limits { blob: 4, uploads: 1 }).unwrap();
         let digest = Digest::of(b"abcde");
         let mut upload = blobs.begin(digest).await.unwrap();
-        assert!(matches!(
-            blobs.begin(digest).await,
-            Err(Refusal::Busy { .. })
-        ));
+        assert!(matches!(blobs.begin(digest).await, Err(Refusal::Busy { .. })));
         upload.write(b"abcd").await.unwrap();
-        assert!(matches!(
-            upload.write(b"e").await,
-            Err(Refusal::TooLarge { limit: 4 })
-        ));
+        assert!(matches!(upload.write(b"e").await, Err(Refusal::TooLarge { limit: 4 })));
         drop(upload);
         assert!(blobs.begin(digest).await.is_ok());
     }
@@ -323,10 +268,7 @@ mod tests {
         let blobs = Blobs::open(data.path(), Limits::default()).unwrap();
         let digest = Digest::of(b"abc");
         fs::write(data.path().join("blobs/sha256").join(digest.hex()), b"abd").unwrap();
-        assert!(matches!(
-            blobs.read(&digest, 10),
-            Err(Refusal::BlobMismatch { .. })
-        ));
+        assert!(matches!(blobs.read(&digest, 10), Err(Refusal::BlobMismatch { .. })));
         assert!(!blobs.verify(&digest).unwrap());
     }
 }

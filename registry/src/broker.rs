@@ -39,9 +39,7 @@ pub struct Options {
 /// Run the broker until `stop` is ready.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), Error> {
     if !options.listen.ip().is_loopback() {
-        return Err(Error::NotLoopback {
-            address: options.listen,
-        });
+        return Err(Error::NotLoopback { address: options.listen });
     }
     durable::private_directory(&options.data)?;
     let _lock = durable::lock(&options.data.join("lock"))?;
@@ -59,19 +57,11 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         .with_storage(storage);
     config.max_subscriptions_per_client = 100;
     config.sys_topics_enabled = false;
-    let failed = |action| {
-        move |error: mqtt5::MqttError| Error::Broker {
-            action,
-            why: error.to_string(),
-        }
-    };
-    let mut broker = MqttBroker::with_config(config)
-        .await
-        .map_err(failed("start"))?;
-    let address = broker.local_addr().ok_or_else(|| Error::Broker {
-        action: "start",
-        why: "it has no address".to_owned(),
-    })?;
+    let failed = |action| move |error: mqtt5::MqttError| Error::Broker { action, why: error.to_string() };
+    let mut broker = MqttBroker::with_config(config).await.map_err(failed("start"))?;
+    let address = broker
+        .local_addr()
+        .ok_or_else(|| Error::Broker { action: "start", why: "it has no address".to_owned() })?;
     let shutdown = broker.shutdown_handle();
     let mut ready = broker.ready_receiver();
     let mut running = tokio::spawn(async move { broker.run().await });
@@ -87,10 +77,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     match outcome {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(failed("run")(error)),
-        Err(error) => Err(Error::Broker {
-            action: "run",
-            why: error.to_string(),
-        }),
+        Err(error) => Err(Error::Broker { action: "run", why: error.to_string() }),
     }
 }
 

@@ -23,7 +23,5 @@ pub fn whole_seconds(now: Timestamp) -> Timestamp {
 
 /// Milliseconds since 1970 as RFC 3339 text; an instant outside of the calendar gives `None`.
 pub fn text(ms: i64) -> Option<String> {
-    Timestamp::from_millisecond(ms)
-        .ok()
-        .map(|at| at.to_string())
+    Timestamp::from_millisecond(ms).ok().map(|at| at.to_string())
 }

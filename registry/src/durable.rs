@@ -27,9 +27,7 @@ pub fn write(path: &Path, bytes: &[u8], access: Access) -> Result<(), Error> {
 /// Make the entry of `path` in its directory durable.
 pub fn sync_parent(path: &Path) -> Result<(), Error> {
     let parent = parent(path);
-    File::open(parent)
-        .and_then(|directory| directory.sync_all())
-        .map_err(Error::file("sync", parent))
+    File::open(parent).and_then(|directory| directory.sync_all()).map_err(Error::file("sync", parent))
 }
 
 /// Make a directory for the owner alone, with those above it; one that exists stays as it is.
@@ -49,9 +47,7 @@ pub fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
         Err(error) => return Err(Error::file("open", path)(error)),
     };
     let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(Error::file("read", path))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Error::file("read", path))?;
     if bytes.len() as u64 > limit {
         let source = io::Error::other(format!("it is larger than {limit} bytes"));
         return Err(Error::file("read", path)(source));
@@ -69,9 +65,7 @@ pub fn lock(path: &Path) -> Result<File, Error> {
         .map_err(Error::file("open", path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse {
-            path: path.to_owned(),
-        }),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.to_owned() }),
         Err(TryLockError::Error(error)) => Err(Error::file("lock", path)(error)),
     }
 }
@@ -87,11 +81,7 @@ fn write_temporary(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

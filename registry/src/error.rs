@@ -126,11 +126,7 @@ impl Error {
     /// A closure for `map_err` on file operations.
     pub fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::File {
-            action,
-            path,
-            source,
-        }
+        move |source| Self::File { action, path, source }
     }
 
     /// A closure for `map_err` on database operations.

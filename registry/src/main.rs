@@ -66,13 +66,9 @@ struct Broker {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SELVEDGE_LOG").unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new("info,mqtt5=warn,mqtt5_protocol=warn")
-    });
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SELVEDGE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,mqtt5=warn,mqtt5_protocol=warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match start(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -83,18 +79,14 @@ fn main() -> ExitCode {
 }
 
 fn start(command: Command) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before anything is opened, so that no signal ends the process half-way.
         let stop = stop_signal()?;
         match command {
             Command::Serve(serve) => serve::run(serve.options(), stop).await?,
             #[cfg(feature = "embedded-broker")]
-            Command::Broker(broker) => {
-                selvedge_registry::broker::run(broker.options(), stop).await?
-            }
+            Command::Broker(broker) => selvedge_registry::broker::run(broker.options(), stop).await?,
         }
         Ok(())
     })
@@ -113,15 +105,7 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 
 impl Serve {
     fn options(self) -> serve::Options {
-        let Self {
-            data,
-            listen,
-            broker,
-            client_id,
-            online_keys,
-            roots,
-            address_file,
-        } = self;
+        let Self { data, listen, broker, client_id, online_keys, roots, address_file } = self;
         serve::Options {
             data,
             listen,
@@ -138,15 +122,7 @@ impl Serve {
 #[cfg(feature = "embedded-broker")]
 impl Broker {
     fn options(self) -> selvedge_registry::broker::Options {
-        let Self {
-            listen,
-            data,
-            address_file,
-        } = self;
-        selvedge_registry::broker::Options {
-            listen,
-            data,
-            address_file,
-        }
+        let Self { listen, data, address_file } = self;
+        selvedge_registry::broker::Options { listen, data, address_file }
     }
 }

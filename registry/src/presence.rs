@@ -35,13 +35,7 @@ impl Presences {
 
     /// Keep a presence that is stored already.
     pub fn set_stored(&self, device: &DeviceId, presence: Presence) {
-        self.locked().insert(
-            device.clone(),
-            Known {
-                presence,
-                stored: true,
-            },
-        );
+        self.locked().insert(device.clone(), Known { presence, stored: true });
     }
 
     /// Change a presence in memory; `false` if the device gave no birth that is known.
@@ -55,13 +49,7 @@ impl Presences {
             return Ok(false);
         };
         change(&mut presence);
-        self.locked().insert(
-            device.clone(),
-            Known {
-                presence,
-                stored: false,
-            },
-        );
+        self.locked().insert(device.clone(), Known { presence, stored: false });
         Ok(true)
     }
 

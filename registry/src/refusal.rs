@@ -219,17 +219,11 @@ impl Refusal {
 
     /// A malformed part of a request, with the library's words.
     pub fn malformed(what: &'static str) -> impl FnOnce(NameError) -> Self {
-        move |error| Self::Malformed {
-            what,
-            why: error.to_string(),
-        }
+        move |error| Self::Malformed { what, why: error.to_string() }
     }
 
     /// A malformed part of a request.
     pub fn because(what: &'static str, why: impl Display) -> Self {
-        Self::Malformed {
-            what,
-            why: why.to_string(),
-        }
+        Self::Malformed { what, why: why.to_string() }
     }
 }

@@ -49,14 +49,9 @@ pub struct Options {
 
 /// Run until `stop` is ready.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), Error> {
-    let unusable = |why: String| Error::Mqtt {
-        url: options.broker.clone(),
-        why,
-    };
-    let broker: BrokerAddress = options
-        .broker
-        .parse()
-        .map_err(|error: selvedge_mqtt::AddressError| unusable(error.to_string()))?;
+    let unusable = |why: String| Error::Mqtt { url: options.broker.clone(), why };
+    let broker: BrokerAddress =
+        options.broker.parse().map_err(|error: selvedge_mqtt::AddressError| unusable(error.to_string()))?;
     let (listener, address) = server::listen(options.listen).await?;
     durable::private_directory(&options.data)?;
     let _lock = durable::lock(&options.data.join("lock"))?;
@@ -68,25 +63,14 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     mqtt.session = Session::Kept(AWAY);
     mqtt.subscriptions = vec![(Topic::subscription_registry(), Qos::AtLeastOnce)];
     mqtt.maximum_packet = PACKET;
-    mqtt.outbox = QueueLimit {
-        messages: 8192,
-        bytes: 64 << 20,
-    };
-    mqtt.inbox = QueueLimit {
-        messages: 4096,
-        bytes: 16 << 20,
-    };
+    mqtt.outbox = QueueLimit { messages: 8192, bytes: 64 << 20 };
+    mqtt.inbox = QueueLimit { messages: 4096, bytes: 16 << 20 };
     let (handle, inbox) = Client::start(mqtt).map_err(|error| unusable(error.to_string()))?;
     let devices = Devices::new(Arc::clone(&app), handle, options.blocks.clone());
     let devices = tokio::spawn(devices.run(inbox, stopped.clone()));
 
     let router = rest::router(Arc::clone(&app));
-    let rest = tokio::spawn(server::serve(
-        listener,
-        router,
-        server::Limits::default(),
-        stopped,
-    ));
+    let rest = tokio::spawn(server::serve(listener, router, server::Limits::default(), stopped));
     tracing::info!(%address, "the registry listens");
     if let Some(path) = &options.address_file {
         durable::write(path, address.to_string().as_bytes(), Access::All)?;

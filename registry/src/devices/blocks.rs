@@ -40,14 +40,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            device: Rate {
-                per_second: 64 << 20,
-                burst: 8 << 20,
-            },
-            all: Rate {
-                per_second: 512 << 20,
-                burst: 64 << 20,
-            },
+            device: Rate { per_second: 64 << 20, burst: 8 << 20 },
+            all: Rate { per_second: 512 << 20, burst: 64 << 20 },
             requests: 64,
             states: 16,
         }
@@ -83,10 +77,7 @@ impl Blocks {
         Self {
             app,
             free: Semaphore::new(limits.requests),
-            buckets: Mutex::new(Buckets {
-                all,
-                devices: BTreeMap::new(),
-            }),
+            buckets: Mutex::new(Buckets { all, devices: BTreeMap::new() }),
             states: Mutex::new(Vec::new()),
             limits,
         }
@@ -109,9 +100,7 @@ impl Blocks {
             Ok(Some(refusal)) => refusal,
             Err(error) => {
                 tracing::error!(%device, "cannot answer a request for blocks: {}", error.chain());
-                Refusal::Busy {
-                    retry_after_ms: 5_000,
-                }
+                Refusal::Busy { retry_after_ms: 5_000 }
             }
         };
         match block::refusal_frame(need.transfer, &refusal) {
@@ -121,16 +110,9 @@ impl Blocks {
         }
     }
 
-    async fn send(
-        &self,
-        device: &DeviceId,
-        need: &Need,
-        handle: &Handle,
-    ) -> Result<Option<Refusal>, Error> {
+    async fn send(&self, device: &DeviceId, need: &Need, handle: &Handle) -> Result<Option<Refusal>, Error> {
         let Ok(_permit) = self.free.try_acquire() else {
-            return Ok(Some(Refusal::Busy {
-                retry_after_ms: 200,
-            }));
+            return Ok(Some(Refusal::Busy { retry_after_ms: 200 }));
         };
         let Some((size, source)) = self.find(device, &need.digest).await? else {
             return Ok(Some(Refusal::Unknown));
@@ -142,10 +124,7 @@ impl Blocks {
                 return Ok(Some(Refusal::Unknown));
             }
         };
-        let bytes = spans
-            .iter()
-            .map(|span| u64::from(span.length) + HEADER as u64)
-            .sum();
+        let bytes = spans.iter().map(|span| u64::from(span.length) + HEADER as u64).sum();
         if let Err(refusal) = self.take(device, bytes, clock::instant()) {
             return Ok(Some(refusal));
         }
@@ -167,20 +146,14 @@ impl Blocks {
     }
 
     /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
-    async fn find(
-        &self,
-        device: &DeviceId,
-        digest: &Digest,
-    ) -> Result<Option<(u64, Source)>, Error> {
+    async fn find(&self, device: &DeviceId, digest: &Digest) -> Result<Option<(u64, Source)>, Error> {
         if let Some(size) = self.app.store.blob_for(device, digest).await? {
             let reader = self.app.blobs.reader(digest)?;
             return Ok(reader.map(|reader| (size, Source::File(reader))));
         }
         let kept = {
             let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-            let mine = states
-                .iter()
-                .find(|(owner, known, _)| owner == device && known == digest);
+            let mine = states.iter().find(|(owner, known, _)| owner == device && known == digest);
             mine.map(|(_, _, bytes)| Arc::clone(bytes))
         };
         let bytes = match kept {
@@ -199,12 +172,7 @@ impl Blocks {
     }
 
     async fn rebuild(&self, device: &DeviceId) -> Result<Option<Vec<u8>>, Error> {
-        let enrolled = self
-            .app
-            .store
-            .target(device)
-            .await?
-            .is_some_and(|target| target.public_key.is_some());
+        let enrolled = self.app.store.target(device).await?.is_some_and(|target| target.public_key.is_some());
         // Whoever asks for what is not there must not make the registry work without bound.
         if !enrolled || self.take(device, REBUILD, clock::instant()).is_err() {
             return Ok(None);
@@ -219,10 +187,7 @@ impl Blocks {
         };
         // Only enrolled devices come here: there are as many as targets, at most.
         let rate = self.limits.device;
-        let mine = buckets
-            .devices
-            .entry(device.clone())
-            .or_insert_with(|| Bucket::new(rate, now));
+        let mine = buckets.devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
         mine.take(bytes, now).map_err(busy)?;
         if let Err(wait) = buckets.all.take(bytes, now) {
             if let Some(mine) = buckets.devices.get_mut(device) {
@@ -234,11 +199,7 @@ impl Blocks {
     }
 }
 
-fn read_frames(
-    source: &Source,
-    transfer: u32,
-    spans: &[block::Span],
-) -> Result<Vec<Vec<u8>>, Error> {
+fn read_frames(source: &Source, transfer: u32, spans: &[block::Span]) -> Result<Vec<Vec<u8>>, Error> {
     let mut frames = Vec::with_capacity(spans.len());
     for span in spans {
         let length = span.length as usize;
@@ -252,11 +213,7 @@ fn read_frames(
             Source::Memory(bytes) => {
                 // The spans were made for this length.
                 let from = usize::try_from(span.offset).unwrap_or(usize::MAX);
-                frame.extend_from_slice(
-                    bytes
-                        .get(from..from.saturating_add(length))
-                        .unwrap_or_default(),
-                );
+                frame.extend_from_slice(bytes.get(from..from.saturating_add(length)).unwrap_or_default());
             }
         }
         frames.push(frame);

@@ -22,11 +22,7 @@ pub struct Bucket {
 impl Bucket {
     /// A full bucket.
     pub fn new(rate: Rate, now: Instant) -> Self {
-        Self {
-            rate,
-            tokens: rate.burst,
-            filled: now,
-        }
+        Self { rate, tokens: rate.burst, filled: now }
     }
 
     /// Take `wanted` tokens, or say how long it takes until they are there. What is larger than the
@@ -47,9 +43,7 @@ impl Bucket {
             }
             None => {
                 let lacking = wanted - self.tokens;
-                let millis = lacking
-                    .saturating_mul(1000)
-                    .div_ceil(self.rate.per_second.max(1));
+                let millis = lacking.saturating_mul(1000).div_ceil(self.rate.per_second.max(1));
                 Err(Duration::from_millis(millis.max(1)))
             }
         }
@@ -69,23 +63,14 @@ mod tests {
     fn a_bucket_gives_its_burst_then_its_rate() {
         let start = crate::clock::instant();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut bucket = Bucket::new(
-            Rate {
-                per_second: 1000,
-                burst: 500,
-            },
-            start,
-        );
+        let mut bucket = Bucket::new(Rate { per_second: 1000, burst: 500 }, start);
         assert_eq!(bucket.take(400, at(0)), Ok(()));
         assert_eq!(bucket.take(300, at(0)), Err(Duration::from_millis(200)));
         assert_eq!(bucket.take(300, at(200)), Ok(()));
         assert_eq!(bucket.take(1, at(200)), Err(Duration::from_millis(1)));
         // Never more than the burst, and never stuck on what is larger than the bucket.
         assert_eq!(bucket.take(10_000, at(60_000)), Ok(()));
-        assert_eq!(
-            bucket.take(500, at(60_000)),
-            Err(Duration::from_millis(500))
-        );
+        assert_eq!(bucket.take(500, at(60_000)), Err(Duration::from_millis(500)));
         // A clock that stands still or goes back gives nothing and does not panic.
         assert!(bucket.take(500, at(0)).is_err());
         bucket.give_back(10_000);

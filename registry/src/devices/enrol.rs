@@ -27,36 +27,21 @@ impl Devices {
         let accepted = answer == Enrolled::Accepted;
         self.send(device, Kind::Enrolled, Body::Enrolled(answer));
         // The birth may have come first.
-        if accepted {
-            self.tell_if_online(device).await
-        } else {
-            Ok(())
-        }
+        if accepted { self.tell_if_online(device).await } else { Ok(()) }
     }
 
-    async fn register(
-        &self,
-        device: &DeviceId,
-        enrol: &Enrol,
-    ) -> Result<Result<(), &'static str>, Error> {
+    async fn register(&self, device: &DeviceId, enrol: &Enrol) -> Result<Result<(), &'static str>, Error> {
         let Some(target) = self.app.store.target(device).await? else {
             // An unknown name and a wrong token are told alike: neither says which names exist.
-            return Ok(Err(
-                "the token is not the one of this device's enrolment file",
-            ));
+            return Ok(Err("the token is not the one of this device's enrolment file"));
         };
         let Ok(key) = <[u8; 32]>::try_from(enrol.public_key.as_slice()) else {
             return Ok(Err("an ed25519 public key has 32 bytes"));
         };
-        let given = if enrol.token.len() <= TOKEN {
-            Digest::of(enrol.token.as_bytes()).hex()
-        } else {
-            String::new()
-        };
+        let given =
+            if enrol.token.len() <= TOKEN { Digest::of(enrol.token.as_bytes()).hex() } else { String::new() };
         if verify_slices_are_equal(given.as_bytes(), target.token_hash.as_bytes()).is_err() {
-            return Ok(Err(
-                "the token is not the one of this device's enrolment file",
-            ));
+            return Ok(Err("the token is not the one of this device's enrolment file"));
         }
         if target.public_key == Some(key) {
             return Ok(Ok(()));
@@ -64,20 +49,10 @@ impl Devices {
         let now_ms = clock::now().as_millisecond();
         let mut change = self.app.store.change().await?;
         if !change.register_key(device, &key, now_ms).await? {
-            return Ok(Err(
-                "this target has another key already; remove the target and enrol it again",
-            ));
+            return Ok(Err("this target has another key already; remove the target and enrol it again"));
         }
         let detail = json!({"public_key": hex::encode(key)});
-        change
-            .audit(
-                now_ms,
-                &format!("device:{device}"),
-                "enrol",
-                device.as_str(),
-                detail,
-            )
-            .await?;
+        change.audit(now_ms, &format!("device:{device}"), "enrol", device.as_str(), detail).await?;
         change.commit().await?;
         tracing::info!(%device, "enrolled");
         Ok(Ok(()))

@@ -35,10 +35,7 @@ const FLUSH: Duration = Duration::from_secs(20);
 /// How often metadata is looked through for what must be signed again.
 const REFRESH: Duration = Duration::from_secs(900);
 /// Desired states for one device: each may be a signature and some files.
-const STATES: Rate = Rate {
-    per_second: 1,
-    burst: 10,
-};
+const STATES: Rate = Rate { per_second: 1, burst: 10 };
 /// A device that still has an older desired state is told again after this long.
 const AGAIN: Duration = Duration::from_secs(60);
 /// Longest nonce, agent version, and list of capabilities of a birth.
@@ -70,15 +67,7 @@ impl Devices {
     pub fn new(app: Arc<App>, handle: Handle, limits: Limits) -> Self {
         let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::instant()));
         let epoch = u64::try_from(clock::now().as_second()).unwrap_or(0);
-        Self {
-            app,
-            blocks,
-            handle,
-            maximum_packet: 0,
-            epoch,
-            sequence: 0,
-            told: BTreeMap::new(),
-        }
+        Self { app, blocks, handle, maximum_packet: 0, epoch, sequence: 0, told: BTreeMap::new() }
     }
 
     /// Handle messages and changes until `stop` says so.
@@ -170,26 +159,17 @@ impl Devices {
         let epoch = envelope.epoch;
         match (topic.kind, envelope.body) {
             (Kind::Need, Body::Need(need)) => {
-                let (blocks, handle, device) = (
-                    Arc::clone(&self.blocks),
-                    self.handle.clone(),
-                    device.clone(),
-                );
+                let (blocks, handle, device) =
+                    (Arc::clone(&self.blocks), self.handle.clone(), device.clone());
                 self.heard(&device, epoch).await?;
                 tokio::spawn(async move { blocks.answer(&device, &need, &handle).await });
                 Ok(())
             }
             (Kind::Birth, Body::Birth(birth)) => self.birth(device, epoch, birth).await,
-            (Kind::Heartbeat, Body::Heartbeat(heartbeat)) => {
-                self.heartbeat(device, epoch, heartbeat).await
-            }
+            (Kind::Heartbeat, Body::Heartbeat(heartbeat)) => self.heartbeat(device, epoch, heartbeat).await,
             (Kind::Will, Body::Will(_)) => {
                 let gone = |presence: &mut Presence| presence.gone |= presence.epoch == epoch;
-                self.app
-                    .presences
-                    .update(&self.app.store, device, gone)
-                    .await
-                    .map(drop)
+                self.app.presences.update(&self.app.store, device, gone).await.map(drop)
             }
             (Kind::State, Body::State(rows)) => self.state(device, epoch, &rows).await,
             (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(device, &enrol).await,
@@ -208,18 +188,11 @@ impl Devices {
                 presence.gone = false;
             }
         };
-        self.app
-            .presences
-            .update(&self.app.store, device, heard)
-            .await
-            .map(drop)
+        self.app.presences.update(&self.app.store, device, heard).await.map(drop)
     }
 
     async fn birth(&mut self, device: &DeviceId, epoch: u64, birth: Birth) -> Result<(), Error> {
-        let capabilities = birth
-            .capabilities
-            .iter()
-            .all(|capability| capability.len() <= AGENT);
+        let capabilities = birth.capabilities.iter().all(|capability| capability.len() <= AGENT);
         if birth.nonce.len() > NONCE
             || birth.agent.len() > AGENT
             || birth.capabilities.len() > CAPABILITIES
@@ -239,12 +212,7 @@ impl Devices {
             return Ok(());
         }
         let last_heard_ms = clock::now().as_millisecond();
-        let presence = Presence {
-            epoch,
-            birth,
-            last_heard_ms,
-            gone: false,
-        };
+        let presence = Presence { epoch, birth, last_heard_ms, gone: false };
         self.app.store.keep_presence(device, &presence).await?;
         self.app.presences.set_stored(device, presence);
         match target.public_key {
@@ -253,12 +221,7 @@ impl Devices {
         }
     }
 
-    async fn heartbeat(
-        &mut self,
-        device: &DeviceId,
-        epoch: u64,
-        heartbeat: Heartbeat,
-    ) -> Result<(), Error> {
+    async fn heartbeat(&mut self, device: &DeviceId, epoch: u64, heartbeat: Heartbeat) -> Result<(), Error> {
         let now_ms = clock::now().as_millisecond();
         let beat = |presence: &mut Presence| {
             if epoch >= presence.epoch {
@@ -268,23 +231,11 @@ impl Devices {
                 presence.birth.desired = heartbeat.desired.min(i64::MAX as u64);
             }
         };
-        if !self
-            .app
-            .presences
-            .update(&self.app.store, device, beat)
-            .await?
-        {
+        if !self.app.presences.update(&self.app.store, device, beat).await? {
             return Ok(());
         }
-        let waited = self
-            .told
-            .get(device)
-            .is_none_or(|told| clock::instant() >= told.at + AGAIN);
-        if waited {
-            self.tell_if_behind(device).await
-        } else {
-            Ok(())
-        }
+        let waited = self.told.get(device).is_none_or(|told| clock::instant() >= told.at + AGAIN);
+        if waited { self.tell_if_behind(device).await } else { Ok(()) }
     }
 
     async fn state(&mut self, device: &DeviceId, epoch: u64, rows: &Rows) -> Result<(), Error> {
@@ -295,14 +246,7 @@ impl Devices {
             tracing::debug!(%device, "reports before its enrolment are dropped");
             return Ok(());
         };
-        let ack = reports::keep(
-            &self.app,
-            &target,
-            &key,
-            rows,
-            clock::now().as_millisecond(),
-        )
-        .await?;
+        let ack = reports::keep(&self.app, &target, &key, rows, clock::now().as_millisecond()).await?;
         self.heard(device, epoch).await?;
         if let Some(ack) = ack {
             self.send(device, Kind::Ack, Body::Ack(ack));
@@ -344,14 +288,9 @@ impl Devices {
             body,
         };
         let topic = Topic::new(device.clone(), kind).to_string();
-        let published = envelope
-            .encode()
-            .map_err(|error| error.to_string())
-            .and_then(|payload| {
-                self.handle
-                    .publish(&topic, kind.qos(), payload)
-                    .map_err(|error| error.to_string())
-            });
+        let published = envelope.encode().map_err(|error| error.to_string()).and_then(|payload| {
+            self.handle.publish(&topic, kind.qos(), payload).map_err(|error| error.to_string())
+        });
         if let Err(why) = published {
             tracing::warn!(%device, "a message on {topic} was not sent: {why}");
         }

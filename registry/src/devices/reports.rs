@@ -52,16 +52,8 @@ pub async fn keep(
     let Some((epoch, sequence)) = newest else {
         return Ok(None);
     };
-    let sign = |why: String| Error::Sign {
-        what: "an acknowledgement".to_owned(),
-        why,
-    };
-    let payload = to_cbor(&Ack {
-        device: device.clone(),
-        epoch,
-        sequence,
-    })
-    .map_err(sign)?;
+    let sign = |why: String| Error::Sign { what: "an acknowledgement".to_owned(), why };
+    let payload = to_cbor(&Ack { device: device.clone(), epoch, sequence }).map_err(sign)?;
     Ok(Some(ByteString(app.trust.sign_ack(device, payload)?)))
 }
 

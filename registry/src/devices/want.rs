@@ -20,10 +20,10 @@ impl Devices {
     /// again when its heartbeat shows that it lags.
     pub(super) async fn tell(&mut self, device: &DeviceId) -> Result<(), Error> {
         let now = clock::instant();
-        let told = self.told.entry(device.clone()).or_insert_with(|| Told {
-            bucket: Bucket::new(STATES, now),
-            at: now,
-        });
+        let told = self
+            .told
+            .entry(device.clone())
+            .or_insert_with(|| Told { bucket: Bucket::new(STATES, now), at: now });
         if told.bucket.take(1, now).is_err() {
             tracing::warn!(%device, "it asks too often what to run; not answered this time");
             return Ok(());
@@ -35,20 +35,14 @@ impl Devices {
             None => (Vec::new(), 0),
         };
         let app = Arc::clone(&self.app);
-        if !app
-            .trust
-            .direct(&app.store, device, &nonce, clock::now())
-            .await?
-        {
+        if !app.trust.direct(&app.store, device, &nonce, clock::now()).await? {
             tracing::debug!(%device, "nothing was released yet: it is not told anything");
             return Ok(());
         }
         let Some(bundle) = app.trust.bundle(&app.store, device).await? else {
             return Ok(());
         };
-        let packet = usize::try_from(self.maximum_packet)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(ROOM);
+        let packet = usize::try_from(self.maximum_packet).unwrap_or(usize::MAX).saturating_sub(ROOM);
         let want = if bundle.len() <= largest.min(packet).max(SMALLEST_PULL) {
             Want::Inline(bundle)
         } else {
@@ -62,12 +56,7 @@ impl Devices {
 
     /// As [`Devices::tell`], for a device that is connected; others are told after their birth.
     pub(super) async fn tell_if_online(&mut self, device: &DeviceId) -> Result<(), Error> {
-        let enrolled = self
-            .app
-            .store
-            .target(device)
-            .await?
-            .is_some_and(|target| target.public_key.is_some());
+        let enrolled = self.app.store.target(device).await?.is_some_and(|target| target.public_key.is_some());
         let now_ms = clock::now().as_millisecond();
         let presence = self.app.presences.get(&self.app.store, device).await?;
         match presence {
@@ -81,12 +70,7 @@ impl Devices {
         let Some(presence) = self.app.presences.get(&self.app.store, device).await? else {
             return Ok(());
         };
-        if self
-            .app
-            .trust
-            .behind(&self.app.store, device, presence.birth.desired)
-            .await?
-        {
+        if self.app.trust.behind(&self.app.store, device, presence.birth.desired).await? {
             self.tell_if_online(device).await
         } else {
             Ok(())

@@ -17,9 +17,7 @@ impl IntoResponse for Refusal {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = Json(json!({"error": self.to_string(), "reason": reason}));
         match status {
-            StatusCode::UNAUTHORIZED => {
-                (status, [(WWW_AUTHENTICATE, "Bearer")], body).into_response()
-            }
+            StatusCode::UNAUTHORIZED => (status, [(WWW_AUTHENTICATE, "Bearer")], body).into_response(),
             StatusCode::SERVICE_UNAVAILABLE => (status, [(RETRY_AFTER, "1")], body).into_response(),
             _ => (status, body).into_response(),
         }

@@ -22,15 +22,11 @@ use crate::refusal::Refusal;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn digest(text: &str) -> Result<Digest, Refusal> {
-    text.parse()
-        .map_err(|error| Refusal::because("digest", error))
+    text.parse().map_err(|error| Refusal::because("digest", error))
 }
 
 /// HEAD: 200 with the length, or 404.
-pub async fn head(
-    State(app): State<Arc<App>>,
-    Params(text): Params<String>,
-) -> Result<Response, Refusal> {
+pub async fn head(State(app): State<Arc<App>>, Params(text): Params<String>) -> Result<Response, Refusal> {
     let digest = digest(&text)?;
     match app.blobs.size(&digest)? {
         Some(size) => Ok(([(CONTENT_LENGTH, size)], Body::empty()).into_response()),
@@ -46,13 +42,9 @@ pub async fn put(
     mut body: Body,
 ) -> Result<Response, Refusal> {
     let digest = digest(&text)?;
-    let announced = headers
-        .get(CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|size| size > app.blobs.limit()) {
-        return Err(Refusal::TooLarge {
-            limit: app.blobs.limit(),
-        });
+        return Err(Refusal::TooLarge { limit: app.blobs.limit() });
     }
     let mut upload = app.blobs.begin(digest).await?;
     loop {
@@ -60,14 +52,10 @@ pub async fn put(
             Ok(None) => break,
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(error))) => {
-                return Err(Refusal::Interrupted {
-                    why: error.to_string(),
-                });
+                return Err(Refusal::Interrupted { why: error.to_string() });
             }
             Err(_) => {
-                return Err(Refusal::Interrupted {
-                    why: "nothing came for too long".to_owned(),
-                });
+                return Err(Refusal::Interrupted { why: "nothing came for too long".to_owned() });
             }
         };
         if let Ok(bytes) = frame.into_data() {

@@ -51,15 +51,9 @@ pub async fn add(
 ) -> Result<Response, Refusal> {
     app.store.expect_workspace(&workspace).await?;
     let new: NewDeployment = input::json(body, input::BODY).await?;
-    let target = app
-        .store
-        .expect_target(&workspace, &input::target_name(&new.target)?)
-        .await?;
+    let target = app.store.expect_target(&workspace, &input::target_name(&new.target)?).await?;
     let name = input::package_name(&new.package)?;
-    let package = app
-        .store
-        .expect_package(&workspace, &name, new.release)
-        .await?;
+    let package = app.store.expect_package(&workspace, &name, new.release).await?;
     check(&app, &target, &package, &new.settings).await?;
     let mut id = [0; 8];
     aws_lc_rs::rand::fill(&mut id).map_err(|_| Error::Random)?;
@@ -82,25 +76,12 @@ pub async fn add(
     }
     change.add_deployment(&workspace, &deployment).await?;
     if change.assigned(&deployment.target).await?.len() > MetadataLimits::DEVICE.assignments {
-        let why = format!(
-            "it has {} packages already",
-            MetadataLimits::DEVICE.assignments
-        );
-        return Err(Refusal::Unfit {
-            target: deployment.target,
-            package: deployment.package,
-            why,
-        });
+        let why = format!("it has {} packages already", MetadataLimits::DEVICE.assignments);
+        return Err(Refusal::Unfit { target: deployment.target, package: deployment.package, why });
     }
     let detail = json!({"id": deployment.id, "release": deployment.release, "settings": deployment.settings});
     change
-        .audit(
-            now_ms,
-            "token",
-            "deploy",
-            &subject(&deployment.package, &deployment.target),
-            detail,
-        )
+        .audit(now_ms, "token", "deploy", &subject(&deployment.package, &deployment.target), detail)
         .await?;
     change.commit().await?;
     app.changed.add(deployment.target.clone());
@@ -130,9 +111,7 @@ pub async fn remove(
     let Some(target) = change.end_deployment(&workspace, &id, now_ms).await? else {
         return Err(Refusal::NoDeployment(id.chars().take(80).collect()));
     };
-    change
-        .audit(now_ms, "token", "undeploy", &id, json!({"target": target}))
-        .await?;
+    change.audit(now_ms, "token", "undeploy", &id, json!({"target": target})).await?;
     change.commit().await?;
     app.changed.add(target);
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -153,48 +132,33 @@ async fn check(
                 [] => "the package has no settings".to_owned(),
                 known => format!("the package has {}", known.join(", ")),
             };
-            return Err(Refusal::Setting {
-                key: key.chars().take(80).collect(),
-                why,
-            });
+            return Err(Refusal::Setting { key: key.chars().take(80).collect(), why });
         }
     }
     check_settings("settings", settings, &Limits::PACKAGE)
         .map_err(|error| Refusal::because("settings", error))?;
     let unfit = |why: String| {
-        Err(Refusal::Unfit {
-            target: target.name.clone(),
-            package: manifest.name.clone(),
-            why,
-        })
+        Err(Refusal::Unfit { target: target.name.clone(), package: manifest.name.clone(), why })
     };
     let wanted = &manifest.requires.architectures;
     if let Some(has) = target.facts.get("architecture")
         && !wanted.is_empty()
         && !wanted.contains(has)
     {
-        return unfit(format!(
-            "it is {has}, and the package runs on {}",
-            wanted.join(", ")
-        ));
+        return unfit(format!("it is {has}, and the package runs on {}", wanted.join(", ")));
     }
     for (key, value) in &manifest.requires.labels {
         if target.labels.get(key) != Some(value) {
             return unfit(format!("it lacks the label {key}={value}"));
         }
     }
-    let committed = target
-        .reported
-        .iter()
-        .flat_map(|reported| &reported.packages);
+    let committed = target.reported.iter().flat_map(|reported| &reported.packages);
     for report in committed.filter(|report| report.name == manifest.name) {
         let Some(committed) = &report.committed else {
             continue;
         };
-        let running = app
-            .store
-            .expect_package(&target.workspace, &manifest.name, Some(committed.release))
-            .await;
+        let running =
+            app.store.expect_package(&target.workspace, &manifest.name, Some(committed.release)).await;
         let floor = match running {
             Ok(running) => running.manifest.min_release,
             Err(Refusal::NoPackage { .. }) => continue,

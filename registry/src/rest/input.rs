@@ -56,19 +56,13 @@ pub async fn json<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, Re
     let bytes = match tokio::time::timeout(PATIENCE, axum::body::to_bytes(body, limit)).await {
         Ok(Ok(bytes)) => bytes,
         Ok(Err(error)) if over_limit(&error) => {
-            return Err(Refusal::TooLarge {
-                limit: limit as u64,
-            });
+            return Err(Refusal::TooLarge { limit: limit as u64 });
         }
         Ok(Err(error)) => {
-            return Err(Refusal::Interrupted {
-                why: error.to_string(),
-            });
+            return Err(Refusal::Interrupted { why: error.to_string() });
         }
         Err(_) => {
-            return Err(Refusal::Interrupted {
-                why: "it took too long".to_owned(),
-            });
+            return Err(Refusal::Interrupted { why: "it took too long".to_owned() });
         }
     };
     serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))

@@ -32,36 +32,20 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/trust/image", get(trust::image))
         .route("/v1/trust/image/{file}", get(trust::image_file))
         .route("/v1/blobs/{digest}", put(blobs::put).head(blobs::head))
-        .route(
-            "/v1/workspaces/{workspace}/releases",
-            axum::routing::post(packages::release),
-        )
+        .route("/v1/workspaces/{workspace}/releases", axum::routing::post(packages::release))
         .route("/v1/workspaces/{workspace}/packages", get(packages::list))
-        .route(
-            "/v1/workspaces/{workspace}/targets",
-            get(targets::list).post(targets::add),
-        )
+        .route("/v1/workspaces/{workspace}/targets", get(targets::list).post(targets::add))
         .route(
             "/v1/workspaces/{workspace}/targets/{name}",
-            get(targets::show)
-                .patch(targets::change)
-                .delete(targets::remove),
+            get(targets::show).patch(targets::change).delete(targets::remove),
         )
-        .route(
-            "/v1/workspaces/{workspace}/deployments",
-            get(deployments::list).post(deployments::add),
-        )
-        .route(
-            "/v1/workspaces/{workspace}/deployments/{id}",
-            delete(deployments::remove),
-        )
+        .route("/v1/workspaces/{workspace}/deployments", get(deployments::list).post(deployments::add))
+        .route("/v1/workspaces/{workspace}/deployments/{id}", delete(deployments::remove))
         .fallback(async || Refusal::NoRoute)
         .method_not_allowed_fallback(async || Refusal::Method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(Arc::clone(&app));
-    Router::new()
-        .route("/v1/health", get(health))
-        .merge(guarded)
+    Router::new().route("/v1/health", get(health)).merge(guarded)
 }
 
 async fn health() -> Response {
@@ -69,11 +53,7 @@ async fn health() -> Response {
 }
 
 /// Nothing behind this without the token, not even the answer that a path does not exist.
-async fn guard(
-    State(app): State<Arc<App>>,
-    request: Request<axum::body::Body>,
-    next: Next,
-) -> Response {
+async fn guard(State(app): State<Arc<App>>, request: Request<axum::body::Body>, next: Next) -> Response {
     match app.token.check(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),

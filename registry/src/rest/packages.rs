@@ -38,14 +38,7 @@ pub async fn release(
     let new: NewRelease = input::json(body, BODY).await?;
     let package = app
         .trust
-        .release(
-            &app.store,
-            &app.blobs,
-            &workspace,
-            new.package,
-            &new.targets,
-            clock::now(),
-        )
+        .release(&app.store, &app.blobs, &workspace, new.package, &new.targets, clock::now())
         .await?;
     Ok((StatusCode::CREATED, Json(shown(&package))).into_response())
 }

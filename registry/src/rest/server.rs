@@ -26,11 +26,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            connections: 256,
-            head: Duration::from_secs(15),
-            drain: Duration::from_secs(5),
-        }
+        Self { connections: 256, head: Duration::from_secs(15), drain: Duration::from_secs(5) }
     }
 }
 
@@ -46,12 +42,7 @@ pub async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Er
 }
 
 /// Serve until `stop` says so.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    limits: Limits,
-    mut stop: watch::Receiver<bool>,
-) {
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, mut stop: watch::Receiver<bool>) {
     let free = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
     loop {
@@ -95,9 +86,8 @@ pub async fn serve(
         });
     }
     drop(listener);
-    let drained = tokio::time::timeout(limits.drain, async {
-        while connections.join_next().await.is_some() {}
-    });
+    let drained =
+        tokio::time::timeout(limits.drain, async { while connections.join_next().await.is_some() {} });
     if drained.await.is_err() {
         connections.abort_all();
     }

@@ -66,17 +66,9 @@ pub async fn add(
     let token_hash = Digest::of(token.as_bytes()).hex();
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
+    change.add_target(&workspace, &name, kind, &new.labels, &token_hash, now_ms).await?;
     change
-        .add_target(&workspace, &name, kind, &new.labels, &token_hash, now_ms)
-        .await?;
-    change
-        .audit(
-            now_ms,
-            "token",
-            "target-add",
-            name.as_str(),
-            json!({"kind": kind, "workspace": workspace}),
-        )
+        .audit(now_ms, "token", "target-add", name.as_str(), json!({"kind": kind, "workspace": workspace}))
         .await?;
     change.commit().await?;
     let roots = app.trust.roots(&app.store).await?;
@@ -91,11 +83,7 @@ pub async fn add(
         "image_root": roots.image,
         "director_root": roots.director,
     });
-    Ok((
-        StatusCode::CREATED,
-        Json(json!({"target": shown, "enrolment": enrolment})),
-    )
-        .into_response())
+    Ok((StatusCode::CREATED, Json(json!({"target": shown, "enrolment": enrolment}))).into_response())
 }
 
 /// GET: all targets of the workspace, without their events.
@@ -117,10 +105,7 @@ pub async fn show(
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
     app.store.expect_workspace(&workspace).await?;
-    let target = app
-        .store
-        .expect_target(&workspace, &input::target_name(&name)?)
-        .await?;
+    let target = app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
     Ok(Json(show_one(&app, target).await?).into_response())
 }
 
@@ -138,15 +123,7 @@ pub async fn change(
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
     change.set_labels(&name, &patch.labels).await?;
-    change
-        .audit(
-            now_ms,
-            "token",
-            "target-label",
-            name.as_str(),
-            json!({"labels": patch.labels}),
-        )
-        .await?;
+    change.audit(now_ms, "token", "target-label", name.as_str(), json!({"labels": patch.labels})).await?;
     change.commit().await?;
     let target = app.store.expect_target(&workspace, &name).await?;
     Ok(Json(show_one(&app, target).await?).into_response())
@@ -163,9 +140,7 @@ pub async fn remove(
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
     change.remove_target(&name, now_ms).await?;
-    change
-        .audit(now_ms, "token", "target-remove", name.as_str(), json!({}))
-        .await?;
+    change.audit(now_ms, "token", "target-remove", name.as_str(), json!({})).await?;
     change.commit().await?;
     app.presences.forget(&name);
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -175,10 +150,7 @@ async fn show_one(app: &App, target: Target) -> Result<Value, Error> {
     let events = app.store.events(&target.name, EVENTS).await?;
     let mut value = shown(app, &target).await?;
     if let Value::Object(fields) = &mut value {
-        fields.insert(
-            "events".to_owned(),
-            events.iter().map(shown_event).collect(),
-        );
+        fields.insert("events".to_owned(), events.iter().map(shown_event).collect());
     }
     Ok(value)
 }
@@ -188,9 +160,7 @@ async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
     let presence = app.presences.get(&app.store, &target.name).await?;
     let desired = app.store.assigned(&target.name).await?;
     let directed = app.store.directed(&target.name).await?;
-    let online = presence
-        .as_ref()
-        .is_some_and(|presence| presence.online(now_ms));
+    let online = presence.as_ref().is_some_and(|presence| presence.online(now_ms));
     Ok(json!({
         "name": target.name,
         "workspace": target.workspace,
@@ -241,15 +211,9 @@ fn health(target: &Target, presence: Option<&Presence>, online: bool) -> &'stati
         (Some(_), Some(_), None) => return "nothing-reported",
         (Some(_), Some(_), Some(reported)) => reported,
     };
-    let failing = reported.refused.is_some()
-        || reported
-            .packages
-            .iter()
-            .any(|package| package.failure.is_some());
-    let moving = reported
-        .packages
-        .iter()
-        .any(|package| package.pending.is_some());
+    let failing =
+        reported.refused.is_some() || reported.packages.iter().any(|package| package.failure.is_some());
+    let moving = reported.packages.iter().any(|package| package.pending.is_some());
     match (failing, moving) {
         (true, _) => "failing",
         (false, true) => "updating",
@@ -258,17 +222,9 @@ fn health(target: &Target, presence: Option<&Presence>, online: bool) -> &'stati
 }
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refusal> {
-    let refuse = |why: String| {
-        Err(Refusal::Malformed {
-            what: "labels",
-            why,
-        })
-    };
+    let refuse = |why: String| Err(Refusal::Malformed { what: "labels", why });
     if labels.len() > LABELS {
-        return refuse(format!(
-            "there are {} of them, {LABELS} are the most",
-            labels.len()
-        ));
+        return refuse(format!("there are {} of them, {LABELS} are the most", labels.len()));
     }
     for (key, value) in labels {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_.-/".contains(c);

@@ -27,32 +27,24 @@ impl Token {
         if let Some(bytes) = durable::read_limited(path, LONGEST)? {
             let text = bytes.trim_ascii();
             if text.len() >= 16 {
-                return Ok(Self {
-                    hash: Digest::of(text),
-                });
+                return Ok(Self { hash: Digest::of(text) });
             }
             tracing::warn!(path = %path.display(), "the token is too short to be one: making a new one");
         }
         let token = random_token()?;
         durable::write(path, format!("{token}\n").as_bytes(), Access::Owner)?;
-        Ok(Self {
-            hash: Digest::of(token.as_bytes()),
-        })
+        Ok(Self { hash: Digest::of(token.as_bytes()) })
     }
 
     /// Whether the headers carry the token. Takes the same time for every wrong one.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let value = headers
-            .get(AUTHORIZATION)
-            .ok_or(Refusal::NoToken)?
-            .as_bytes();
+        let value = headers.get(AUTHORIZATION).ok_or(Refusal::NoToken)?.as_bytes();
         let (scheme, token) = value.split_at_checked(7).ok_or(Refusal::NoToken)?;
         if !scheme.eq_ignore_ascii_case(b"bearer ") {
             return Err(Refusal::NoToken);
         }
         let given = Digest::of(token.trim_ascii());
-        verify_slices_are_equal(given.as_bytes(), self.hash.as_bytes())
-            .map_err(|_| Refusal::WrongToken)
+        verify_slices_are_equal(given.as_bytes(), self.hash.as_bytes()).map_err(|_| Refusal::WrongToken)
     }
 }
 
@@ -79,32 +71,16 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("token");
         let token = Token::open(&path).unwrap();
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
         let again = Token::open(&path).unwrap();
         for token in [token, again] {
-            assert!(
-                token
-                    .check(&headers(&format!("Bearer {}", text.trim())))
-                    .is_ok()
-            );
-            assert!(matches!(
-                token.check(&HeaderMap::new()),
-                Err(Refusal::NoToken)
-            ));
+            assert!(token.check(&headers(&format!("Bearer {}", text.trim()))).is_ok());
+            assert!(matches!(token.check(&HeaderMap::new()), Err(Refusal::NoToken)));
             for wrong in ["Basic abc", "Bearer", ""] {
-                assert!(
-                    matches!(token.check(&headers(wrong)), Err(Refusal::NoToken)),
-                    "{wrong}"
-                );
+                assert!(matches!(token.check(&headers(wrong)), Err(Refusal::NoToken)), "{wrong}");
             }
-            assert!(matches!(
-                token.check(&headers("Bearer abc")),
-                Err(Refusal::WrongToken)
-            ));
+            assert!(matches!(token.check(&headers("Bearer abc")), Err(Refusal::WrongToken)));
         }
     }
 }

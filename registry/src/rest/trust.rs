@@ -15,16 +15,8 @@ use crate::store::metadata::{Repository, Role};
 
 /// The newest targets and root as text, exactly as signed.
 pub async fn image(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    let targets = app
-        .store
-        .newest(&Repository::Image, Role::Targets)
-        .await?
-        .map(|signed| signed.body);
-    let root = app
-        .store
-        .newest(&Repository::Image, Role::Root)
-        .await?
-        .map(|signed| signed.body);
+    let targets = app.store.newest(&Repository::Image, Role::Targets).await?.map(|signed| signed.body);
+    let root = app.store.newest(&Repository::Image, Role::Root).await?.map(|signed| signed.body);
     Ok(Json(json!({"targets": targets, "root": root})).into_response())
 }
 
@@ -35,9 +27,7 @@ pub async fn image_file(
 ) -> Result<Response, Refusal> {
     let missing = || Refusal::NoMetadata(file.chars().take(80).collect());
     let found = if file == "timestamp.json" {
-        app.store
-            .newest(&Repository::Image, Role::Timestamp)
-            .await?
+        app.store.newest(&Repository::Image, Role::Timestamp).await?
     } else {
         let (version, role) = parse_versioned(&file).ok_or_else(missing)?;
         app.store.version(&Repository::Image, role, version).await?
@@ -48,9 +38,7 @@ pub async fn image_file(
 
 fn parse_versioned(file: &str) -> Option<(u64, Role)> {
     let (version, role) = file.strip_suffix(".json")?.split_once('.')?;
-    let role = [Role::Root, Role::Targets, Role::Snapshot]
-        .into_iter()
-        .find(|known| known.name() == role)?;
+    let role = [Role::Root, Role::Targets, Role::Snapshot].into_iter().find(|known| known.name() == role)?;
     // "+1" and "01" would parse as numbers, but no file has such a name.
     let number: u64 = version.parse().ok()?;
     (number.to_string() == version).then_some((number, role))
@@ -63,14 +51,9 @@ mod tests {
     #[test]
     fn only_names_of_the_layout_are_files() {
         assert_eq!(parse_versioned("7.targets.json"), Some((7, Role::Targets)));
-        for bad in [
-            "targets.json",
-            "01.root.json",
-            "+1.root.json",
-            "1.timestamp.json",
-            "../1.root.json",
-            "1.root",
-        ] {
+        for bad in
+            ["targets.json", "01.root.json", "+1.root.json", "1.timestamp.json", "../1.root.json", "1.root"]
+        {
             assert_eq!(parse_versioned(bad), None, "{bad}");
         }
     }

@@ -129,9 +129,7 @@ impl Store {
             for entry in page {
                 let follows = entry.number == number + 1 && entry.previous == previous;
                 if !follows || entry.hash != entry.expected_hash() {
-                    return Err(Error::AuditBroken {
-                        number: entry.number,
-                    });
+                    return Err(Error::AuditBroken { number: entry.number });
                 }
                 number = entry.number;
                 previous = entry.hash;

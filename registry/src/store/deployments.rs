@@ -127,11 +127,7 @@ async fn assigned<'e>(
 
 impl Store {
     /// Deployments of a workspace, newest first; those that ended only on request.
-    pub async fn deployments(
-        &self,
-        workspace: &str,
-        ended_too: bool,
-    ) -> Result<Vec<Deployment>, Error> {
+    pub async fn deployments(&self, workspace: &str, ended_too: bool) -> Result<Vec<Deployment>, Error> {
         let rows: Vec<Row> = sqlx::query_as(
             "SELECT d.id, d.package, d.release, p.version, p.digest, d.target, d.settings, d.created_ms, \
              d.ended_ms, d.ended FROM deployments d JOIN packages p ON p.workspace = d.workspace \
@@ -171,11 +167,7 @@ impl Change {
     }
 
     /// Add a deployment; the one of the same package to the same target ends as `replaced`.
-    pub async fn add_deployment(
-        &mut self,
-        workspace: &str,
-        deployment: &Deployment,
-    ) -> Result<(), Error> {
+    pub async fn add_deployment(&mut self, workspace: &str, deployment: &Deployment) -> Result<(), Error> {
         sqlx::query(
             "UPDATE deployments SET ended_ms = $4, ended = 'replaced' \
              WHERE workspace = $1 AND target = $2 AND package = $3 AND ended_ms IS NULL",

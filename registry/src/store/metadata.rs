@@ -130,11 +130,7 @@ struct DirectedRow {
 
 impl Store {
     /// The newest file of a role.
-    pub async fn newest(
-        &self,
-        repository: &Repository,
-        role: Role,
-    ) -> Result<Option<Signed>, Error> {
+    pub async fn newest(&self, repository: &Repository, role: Role) -> Result<Option<Signed>, Error> {
         Ok(self.newest_few(repository, role, 1).await?.pop())
     }
 
@@ -164,11 +160,7 @@ impl Store {
     }
 
     /// Every stored version of a role, newest first.
-    pub async fn versions(
-        &self,
-        repository: &Repository,
-        role: Role,
-    ) -> Result<Vec<Signed>, Error> {
+    pub async fn versions(&self, repository: &Repository, role: Role) -> Result<Vec<Signed>, Error> {
         self.newest_few(repository, role, i64::MAX).await
     }
 
@@ -206,10 +198,8 @@ impl Store {
             Ok(Directed {
                 sequence: from_column(row.sequence)?,
                 assignments: row.assignments,
-                nonce: hex::decode(&row.nonce).map_err(|error| Error::Corrupt {
-                    what: "nonce",
-                    why: error.to_string(),
-                })?,
+                nonce: hex::decode(&row.nonce)
+                    .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
                 body: row.body,
                 signed_ms: row.signed_ms,
                 expires_ms: row.expires_ms,
@@ -221,11 +211,7 @@ impl Store {
 
 impl Change {
     /// Keep a signed file.
-    pub async fn keep_metadata(
-        &mut self,
-        repository: &Repository,
-        signed: &Signed,
-    ) -> Result<(), Error> {
+    pub async fn keep_metadata(&mut self, repository: &Repository, signed: &Signed) -> Result<(), Error> {
         let (name, device) = repository.columns();
         sqlx::query(
             "INSERT INTO metadata (repository, device, role, version, expires_ms, signed_ms, body) \
@@ -275,11 +261,7 @@ impl Change {
     }
 
     /// Keep what was signed for a device.
-    pub async fn keep_directed(
-        &mut self,
-        device: &DeviceId,
-        directed: &Directed,
-    ) -> Result<(), Error> {
+    pub async fn keep_directed(&mut self, device: &DeviceId, directed: &Directed) -> Result<(), Error> {
         sqlx::query(
             "INSERT INTO directed (device, sequence, assignments, nonce, body, signed_ms, expires_ms) \
              VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (device) DO UPDATE SET \

@@ -49,35 +49,25 @@ impl Store {
             .connect_with(options)
             .await
             .map_err(Error::database("be opened"))?;
-        MIGRATIONS
-            .run(&pool)
-            .await
-            .map_err(|source| Error::Migrate {
-                path: path.to_owned(),
-                source,
-            })?;
+        MIGRATIONS.run(&pool).await.map_err(|source| Error::Migrate { path: path.to_owned(), source })?;
         Ok(Self { pool })
     }
 
     /// Begin to write. SQLite has one writer: the lock is taken now, not at the first statement,
     /// so that what is read in the transaction still holds when it writes.
     pub async fn change(&self) -> Result<Change, Error> {
-        let transaction = self
-            .pool
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(Error::database("begin a change"))?;
+        let transaction =
+            self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin a change"))?;
         Ok(Change { transaction })
     }
 
     /// Whether there is such a workspace.
     pub async fn expect_workspace(&self, name: &str) -> Result<(), Refusal> {
-        let found: Option<(String,)> =
-            sqlx::query_as("SELECT name FROM workspaces WHERE name = $1")
-                .bind(name)
-                .fetch_optional(&self.pool)
-                .await
-                .map_err(Error::database("read workspaces"))?;
+        let found: Option<(String,)> = sqlx::query_as("SELECT name FROM workspaces WHERE name = $1")
+            .bind(name)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(Error::database("read workspaces"))?;
         match found {
             Some(_) => Ok(()),
             None => Err(Refusal::NoWorkspace(name.chars().take(80).collect())),
@@ -93,46 +83,29 @@ impl Store {
 impl Change {
     /// Make it durable.
     pub async fn commit(self) -> Result<(), Error> {
-        self.transaction
-            .commit()
-            .await
-            .map_err(Error::database("commit a change"))
+        self.transaction.commit().await.map_err(Error::database("commit a change"))
     }
 }
 
 /// Numbers in the database are signed; a counter beyond that is refused, not wrapped.
 pub(crate) fn to_column(value: u64) -> Result<i64, Error> {
-    i64::try_from(value).map_err(|_| Error::Corrupt {
-        what: "counter",
-        why: format!("{value} is beyond 2^63"),
-    })
+    i64::try_from(value)
+        .map_err(|_| Error::Corrupt { what: "counter", why: format!("{value} is beyond 2^63") })
 }
 
 /// The other way.
 pub(crate) fn from_column(value: i64) -> Result<u64, Error> {
-    u64::try_from(value).map_err(|_| Error::Corrupt {
-        what: "counter",
-        why: format!("{value} is negative"),
-    })
+    u64::try_from(value).map_err(|_| Error::Corrupt { what: "counter", why: format!("{value} is negative") })
 }
 
 /// JSON for a text column.
 pub(crate) fn to_json<T: serde::Serialize>(what: &'static str, value: &T) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| Error::Corrupt {
-        what,
-        why: error.to_string(),
-    })
+    serde_json::to_string(value).map_err(|error| Error::Corrupt { what, why: error.to_string() })
 }
 
 /// The other way.
-pub(crate) fn from_json<T: serde::de::DeserializeOwned>(
-    what: &'static str,
-    text: &str,
-) -> Result<T, Error> {
-    serde_json::from_str(text).map_err(|error| Error::Corrupt {
-        what,
-        why: error.to_string(),
-    })
+pub(crate) fn from_json<T: serde::de::DeserializeOwned>(what: &'static str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Corrupt { what, why: error.to_string() })
 }
 
 /// A checked name from a text column.
@@ -140,8 +113,5 @@ pub(crate) fn from_text<T: std::str::FromStr>(what: &'static str, text: &str) ->
 where
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|error: T::Err| Error::Corrupt {
-        what,
-        why: error.to_string(),
-    })
+    text.parse().map_err(|error: T::Err| Error::Corrupt { what, why: error.to_string() })
 }

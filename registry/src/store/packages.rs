@@ -123,11 +123,7 @@ impl Store {
 
 impl Change {
     /// The last release counter of a package; 0 if there is none.
-    pub async fn last_release(
-        &mut self,
-        workspace: &str,
-        name: &PackageName,
-    ) -> Result<u64, Error> {
+    pub async fn last_release(&mut self, workspace: &str, name: &PackageName) -> Result<u64, Error> {
         let last: (Option<i64>,) =
             sqlx::query_as("SELECT MAX(release) FROM packages WHERE workspace = $1 AND name = $2")
                 .bind(workspace)
@@ -140,21 +136,16 @@ impl Change {
 
     /// Whether a signed target of that name was released before, in whatever workspace.
     pub async fn target_released(&mut self, target: &str) -> Result<bool, Error> {
-        let found: Option<(String,)> =
-            sqlx::query_as("SELECT target FROM packages WHERE target = $1")
-                .bind(target)
-                .fetch_optional(&mut *self.transaction)
-                .await
-                .map_err(Error::database("look a release up"))?;
+        let found: Option<(String,)> = sqlx::query_as("SELECT target FROM packages WHERE target = $1")
+            .bind(target)
+            .fetch_optional(&mut *self.transaction)
+            .await
+            .map_err(Error::database("look a release up"))?;
         Ok(found.is_some())
     }
 
     /// Add a release with its blobs (digest and size; the OCI manifest among them).
-    pub async fn add_package(
-        &mut self,
-        package: &Package,
-        blobs: &[(Digest, u64)],
-    ) -> Result<(), Error> {
+    pub async fn add_package(&mut self, package: &Package, blobs: &[(Digest, u64)]) -> Result<(), Error> {
         let manifest = &package.manifest;
         let release = to_column(manifest.release)?;
         sqlx::query(

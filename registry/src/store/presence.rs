@@ -69,10 +69,8 @@ impl Store {
                     desired: from_column(row.desired)?,
                     image_root: from_column(row.image_root)?,
                     director_root: from_column(row.director_root)?,
-                    nonce: hex::decode(&row.nonce).map_err(|error| Error::Corrupt {
-                        what: "nonce",
-                        why: error.to_string(),
-                    })?,
+                    nonce: hex::decode(&row.nonce)
+                        .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
                 },
                 last_heard_ms: row.last_heard_ms,
                 gone: row.gone != 0,

@@ -53,9 +53,9 @@ impl Change {
     ) -> Result<Kept, Error> {
         let epoch = to_column(report.epoch)?;
         let sequence = to_column(report.sequence)?;
-        let changed = match &report.body {
-            ReportBody::Facts(facts) => {
-                sqlx::query(
+        let changed =
+            match &report.body {
+                ReportBody::Facts(facts) => sqlx::query(
                     "UPDATE targets SET facts = $4, facts_epoch = $2, facts_sequence = $3 WHERE name = $1 \
                      AND (facts_epoch < $2 OR (facts_epoch = $2 AND facts_sequence < $3))",
                 )
@@ -64,32 +64,27 @@ impl Change {
                 .bind(sequence)
                 .bind(to_json("fact set", facts)?)
                 .execute(&mut *self.transaction)
-                .await
-            }
-            ReportBody::State(state) => {
-                sqlx::query(
-                    "UPDATE targets SET reported = $4, reported_ms = $5, reported_epoch = $2, \
+                .await,
+                ReportBody::State(state) => {
+                    sqlx::query(
+                        "UPDATE targets SET reported = $4, reported_ms = $5, reported_epoch = $2, \
                      reported_sequence = $3 WHERE name = $1 \
                      AND (reported_epoch < $2 OR (reported_epoch = $2 AND reported_sequence < $3))",
-                )
-                .bind(device.as_str())
-                .bind(epoch)
-                .bind(sequence)
-                .bind(to_json("reported state", state)?)
-                .bind(now_ms)
-                .execute(&mut *self.transaction)
-                .await
+                    )
+                    .bind(device.as_str())
+                    .bind(epoch)
+                    .bind(sequence)
+                    .bind(to_json("reported state", state)?)
+                    .bind(now_ms)
+                    .execute(&mut *self.transaction)
+                    .await
+                }
+                ReportBody::Event(event) => {
+                    return self.keep_event(device, report, event, (epoch, sequence), now_ms).await;
+                }
             }
-            ReportBody::Event(event) => {
-                return self.keep_event(device, report, event, (epoch, sequence), now_ms).await;
-            }
-        }
-        .map_err(Error::database("keep a report"))?;
-        Ok(if changed.rows_affected() == 0 {
-            Kept::Old
-        } else {
-            Kept::New
-        })
+            .map_err(Error::database("keep a report"))?;
+        Ok(if changed.rows_affected() == 0 { Kept::Old } else { Kept::New })
     }
 
     async fn keep_event(

@@ -94,10 +94,8 @@ impl Row {
             None => None,
             Some(text) => {
                 let mut key = [0; 32];
-                hex::decode_to_slice(&text, &mut key).map_err(|error| Error::Corrupt {
-                    what: "device key",
-                    why: error.to_string(),
-                })?;
+                hex::decode_to_slice(&text, &mut key)
+                    .map_err(|error| Error::Corrupt { what: "device key", why: error.to_string() })?;
                 Some(key)
             }
         };
@@ -159,9 +157,7 @@ impl Store {
                 .fetch_all(&self.pool)
                 .await
                 .map_err(Error::database("list enrolled targets"))?;
-        rows.into_iter()
-            .map(|(name,)| from_text("target name", &name))
-            .collect()
+        rows.into_iter().map(|(name,)| from_text("target name", &name)).collect()
     }
 }
 
@@ -238,13 +234,15 @@ impl Change {
         now_ms: i64,
     ) -> Result<bool, Error> {
         let key = hex::encode(key);
-        sqlx::query("UPDATE targets SET public_key = $2, enrolled_ms = $3 WHERE name = $1 AND public_key IS NULL")
-            .bind(name.as_str())
-            .bind(&key)
-            .bind(now_ms)
-            .execute(&mut *self.transaction)
-            .await
-            .map_err(Error::database("register a device key"))?;
+        sqlx::query(
+            "UPDATE targets SET public_key = $2, enrolled_ms = $3 WHERE name = $1 AND public_key IS NULL",
+        )
+        .bind(name.as_str())
+        .bind(&key)
+        .bind(now_ms)
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("register a device key"))?;
         let registered: Option<(Option<String>,)> =
             sqlx::query_as("SELECT public_key FROM targets WHERE name = $1")
                 .bind(name.as_str())

@@ -24,11 +24,7 @@ pub(super) async fn direct(
     nonce: &[u8],
     now: Timestamp,
 ) -> Result<bool, Error> {
-    if store
-        .newest(&Repository::Image, Role::Timestamp)
-        .await?
-        .is_none()
-    {
+    if store.newest(&Repository::Image, Role::Timestamp).await?.is_none() {
         return Ok(false);
     }
     let now_ms = now.as_millisecond();
@@ -36,9 +32,7 @@ pub(super) async fn direct(
     let mut change = store.change().await?;
     let assignments = signed_form(change.assigned(device).await?);
     let written = to_json("assignment list", &assignments)?;
-    let same = before
-        .as_ref()
-        .is_some_and(|before| before.assignments == written);
+    let same = before.as_ref().is_some_and(|before| before.assignments == written);
     if let Some(before) = &before
         && same
         && before.nonce == nonce
@@ -52,10 +46,8 @@ pub(super) async fn direct(
         None => 1,
     };
     let mine = Repository::Director(device.clone());
-    let version = store
-        .newest(&mine, Role::Timestamp)
-        .await?
-        .map_or(1, |signed| signed.version.saturating_add(1));
+    let version =
+        store.newest(&mine, Role::Timestamp).await?.map_or(1, |signed| signed.version.saturating_add(1));
     let expires = expiry(now, DIRECTOR);
     let assignment = DirectorAssignment {
         format: FORMAT,
@@ -66,8 +58,8 @@ pub(super) async fn direct(
         assignments,
     };
     let what = format!("what {device} shall run");
-    let signed = sign_device(version, &assignment, expires, trust.online.director())
-        .map_err(unsigned(&what))?;
+    let signed =
+        sign_device(version, &assignment, expires, trust.online.director()).map_err(unsigned(&what))?;
     for (role, bytes) in [
         (Role::Targets, signed.targets),
         (Role::Snapshot, signed.snapshot),
@@ -94,9 +86,7 @@ pub(super) async fn direct(
     change.keep_directed(device, &directed).await?;
     if !same {
         let detail = json!({"sequence": sequence, "version": version, "assignments": assignment.assignments});
-        change
-            .audit(now_ms, "registry", "direct", device.as_str(), detail)
-            .await?;
+        change.audit(now_ms, "registry", "direct", device.as_str(), detail).await?;
     }
     change.commit().await?;
     if let Err(error) = trust.files.director(store, device).await {
@@ -110,10 +100,7 @@ pub(super) async fn behind(store: &Store, device: &DeviceId, desired: u64) -> Re
     let Some(directed) = store.directed(device).await? else {
         return Ok(true);
     };
-    let written = to_json(
-        "assignment list",
-        &signed_form(store.assigned(device).await?),
-    )?;
+    let written = to_json("assignment list", &signed_form(store.assigned(device).await?))?;
     Ok(written != directed.assignments || desired < directed.sequence)
 }
 

@@ -32,12 +32,7 @@ impl Files {
         }
         write(&self.folder.join("image"), &files)?;
         let mut roots = BTreeMap::new();
-        named(
-            &mut roots,
-            store
-                .versions(&Repository::DirectorRoot, Role::Root)
-                .await?,
-        );
+        named(&mut roots, store.versions(&Repository::DirectorRoot, Role::Root).await?);
         write(&self.folder.join("director"), &roots)
     }
 
@@ -45,19 +40,9 @@ impl Files {
     pub async fn director(&self, store: &Store, device: &DeviceId) -> Result<(), Error> {
         let mut files = BTreeMap::new();
         for role in [Role::Targets, Role::Snapshot, Role::Timestamp] {
-            named(
-                &mut files,
-                store
-                    .versions(&Repository::Director(device.clone()), role)
-                    .await?,
-            );
+            named(&mut files, store.versions(&Repository::Director(device.clone()), role).await?);
         }
-        named(
-            &mut files,
-            store
-                .versions(&Repository::DirectorRoot, Role::Root)
-                .await?,
-        );
+        named(&mut files, store.versions(&Repository::DirectorRoot, Role::Root).await?);
         if let Some(directed) = store.directed(device).await? {
             files.insert(format!("{device}.json"), directed.body);
         }
@@ -79,9 +64,7 @@ fn named(files: &mut BTreeMap<String, String>, signed: Vec<Signed>) {
 fn write(folder: &Path, files: &BTreeMap<String, String>) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(Error::file("make the directory", folder))?;
     // The timestamp comes last, so that whoever follows the files finds what it names.
-    let (last, first): (Vec<_>, Vec<_>) = files
-        .iter()
-        .partition(|(name, _)| *name == "timestamp.json");
+    let (last, first): (Vec<_>, Vec<_>) = files.iter().partition(|(name, _)| *name == "timestamp.json");
     for (name, body) in first.into_iter().chain(last) {
         let path = folder.join(name);
         if fs::read(&path).is_ok_and(|held| held == body.as_bytes()) {

@@ -61,12 +61,7 @@ pub(super) async fn release(
         released_ms: now_ms,
     };
     let mut blobs = vec![(bundle.digest(), bundle.length())];
-    blobs.extend(
-        bundle
-            .blobs()
-            .into_iter()
-            .map(|blob| (blob.digest, blob.size)),
-    );
+    blobs.extend(bundle.blobs().into_iter().map(|blob| (blob.digest, blob.size)));
     change.add_package(&package, &blobs).await?;
     let detail = json!({
         "workspace": workspace,
@@ -75,16 +70,11 @@ pub(super) async fn release(
         "digest": package.digest,
         "targets": version,
     });
-    change
-        .audit(now_ms, "token", "release", manifest.name.as_str(), detail)
-        .await?;
+    change.audit(now_ms, "token", "release", manifest.name.as_str(), detail).await?;
     change.commit().await?;
     // The files are copies: if they cannot be written now, the next start writes them.
     if let Err(error) = trust.publish_image(store).await {
-        tracing::error!(
-            "the release is stored, but its metadata files are not: {}",
-            error.chain()
-        );
+        tracing::error!("the release is stored, but its metadata files are not: {}", error.chain());
     }
     tracing::info!(package = %manifest.name, release = manifest.release, "released");
     Ok(package)
@@ -99,11 +89,8 @@ pub(super) async fn refresh(
     always: bool,
 ) -> Result<bool, Error> {
     let newest = async |role| store.newest(&Repository::Image, role).await;
-    let (targets, held_snapshot, held_timestamp) = (
-        newest(Role::Targets).await?,
-        newest(Role::Snapshot).await?,
-        newest(Role::Timestamp).await?,
-    );
+    let (targets, held_snapshot, held_timestamp) =
+        (newest(Role::Targets).await?, newest(Role::Snapshot).await?, newest(Role::Timestamp).await?);
     let Some(targets) = targets else {
         return Ok(false);
     };
@@ -111,8 +98,7 @@ pub(super) async fn refresh(
     if targets.expires_ms <= now_ms {
         tracing::error!("the Image targets have expired: sign them again with `selvedge release`");
     }
-    let due =
-        |held: &Option<Signed>| always || held.as_ref().is_none_or(|held| held.past_half(now_ms));
+    let due = |held: &Option<Signed>| always || held.as_ref().is_none_or(|held| held.past_half(now_ms));
     let mut change = store.change().await?;
     let body = match held_snapshot {
         Some(held) if !due(&Some(held.clone())) => {
@@ -124,9 +110,7 @@ pub(super) async fn refresh(
         _ => snapshot(trust, store, &mut change, &targets.body, now).await?,
     };
     timestamp(trust, store, &mut change, &body, now).await?;
-    change
-        .audit(now_ms, "registry", "sign-again", "image", json!({}))
-        .await?;
+    change.audit(now_ms, "registry", "sign-again", "image", json!({})).await?;
     change.commit().await?;
     Ok(true)
 }
@@ -140,22 +124,9 @@ async fn snapshot(
 ) -> Result<String, Error> {
     let version = next(store, Role::Snapshot).await?;
     let expires = expiry(now, IMAGE_SNAPSHOT);
-    let bytes = sign_snapshot(
-        version,
-        targets.as_bytes(),
-        expires,
-        &trust.online.image_snapshot,
-    )
-    .map_err(unsigned("the Image snapshot"))?;
-    keep(
-        change,
-        Role::Snapshot,
-        version,
-        expires,
-        text("the Image snapshot", bytes)?,
-        now,
-    )
-    .await
+    let bytes = sign_snapshot(version, targets.as_bytes(), expires, &trust.online.image_snapshot)
+        .map_err(unsigned("the Image snapshot"))?;
+    keep(change, Role::Snapshot, version, expires, text("the Image snapshot", bytes)?, now).await
 }
 
 async fn timestamp(
@@ -167,29 +138,13 @@ async fn timestamp(
 ) -> Result<String, Error> {
     let version = next(store, Role::Timestamp).await?;
     let expires = expiry(now, IMAGE_TIMESTAMP);
-    let bytes = sign_timestamp(
-        version,
-        snapshot.as_bytes(),
-        expires,
-        &trust.online.image_timestamp,
-    )
-    .map_err(unsigned("the Image timestamp"))?;
-    keep(
-        change,
-        Role::Timestamp,
-        version,
-        expires,
-        text("the Image timestamp", bytes)?,
-        now,
-    )
-    .await
+    let bytes = sign_timestamp(version, snapshot.as_bytes(), expires, &trust.online.image_timestamp)
+        .map_err(unsigned("the Image timestamp"))?;
+    keep(change, Role::Timestamp, version, expires, text("the Image timestamp", bytes)?, now).await
 }
 
 async fn next(store: &Store, role: Role) -> Result<u64, Error> {
-    Ok(store
-        .newest(&Repository::Image, role)
-        .await?
-        .map_or(1, |signed| signed.version.saturating_add(1)))
+    Ok(store.newest(&Repository::Image, role).await?.map_or(1, |signed| signed.version.saturating_add(1)))
 }
 
 async fn keep(
@@ -200,16 +155,9 @@ async fn keep(
     body: String,
     now: Timestamp,
 ) -> Result<String, Error> {
-    let signed = Signed {
-        role,
-        version,
-        signed_ms: now.as_millisecond(),
-        expires_ms: expires.as_millisecond(),
-        body,
-    };
+    let signed =
+        Signed { role, version, signed_ms: now.as_millisecond(), expires_ms: expires.as_millisecond(), body };
     change.keep_metadata(&Repository::Image, &signed).await?;
-    change
-        .forget_metadata_below(&Repository::Image, role, version)
-        .await?;
+    change.forget_metadata_below(&Repository::Image, role, version).await?;
     Ok(signed.body)
 }

@@ -16,8 +16,8 @@ use jiff::Timestamp;
 use selvedge_package::trust::{MetadataBundle, RepositoryMetadata};
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::envelope::to_cbor;
-use selvedge_protocol::signed::{PrivateKey, Purpose};
-use selvedge_signing::OnlineKeys;
+use selvedge_protocol::signed::{Purpose, SignedError, sign_with};
+use selvedge_signing::{OnlineKeys, Signer};
 use tokio::sync::Mutex;
 
 use crate::blobs::Blobs;
@@ -43,7 +43,6 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Trust {
     online: OnlineKeys,
-    ack: PrivateKey,
     files: Files,
     signing: Mutex<()>,
 }
@@ -62,20 +61,11 @@ impl Trust {
     pub async fn open(options: &Options, store: &Store, now: Timestamp) -> Result<Self, Error> {
         let failed = |what: &str| {
             let what = what.to_owned();
-            move |error: selvedge_signing::SigningError| Error::Keys {
-                what,
-                why: chain(&error),
-            }
+            move |error: selvedge_signing::SigningError| Error::Keys { what, why: chain(&error) }
         };
         let online = OnlineKeys::load(&options.online_keys).map_err(failed("the online keys"))?;
-        let ack = roots::ack_key(&options.online_keys)?;
         let moved = roots::take_over(&options.roots, &online, store, now).await?;
-        let trust = Self {
-            online,
-            ack,
-            files: Files::new(options.files.clone()),
-            signing: Mutex::new(()),
-        };
+        let trust = Self { online, files: Files::new(options.files.clone()), signing: Mutex::new(()) };
         trust.refresh(store, now, moved).await?;
         trust.publish_image(store).await?;
         Ok(trust)
@@ -88,10 +78,7 @@ impl Trust {
                 .newest(&repository, Role::Root)
                 .await?
                 .map(|signed| signed.body)
-                .ok_or(Error::Corrupt {
-                    what: "root",
-                    why: "there is none".to_owned(),
-                })
+                .ok_or(Error::Corrupt { what: "root", why: "there is none".to_owned() })
         };
         Ok(Roots {
             image: newest(Repository::Image).await?,
@@ -142,12 +129,7 @@ impl Trust {
     }
 
     /// Whether a device that accepted the sequence `desired` has something newer to accept.
-    pub async fn behind(
-        &self,
-        store: &Store,
-        device: &DeviceId,
-        desired: u64,
-    ) -> Result<bool, Error> {
+    pub async fn behind(&self, store: &Store, device: &DeviceId, desired: u64) -> Result<bool, Error> {
         director::behind(store, device, desired).await
     }
 
@@ -166,29 +148,32 @@ impl Trust {
         let Some(director) = repository(store, &Repository::DirectorRoot, &mine).await? else {
             return Ok(None);
         };
-        let bundle = MetadataBundle {
-            image,
-            director,
-            assignment: directed.body.into_bytes(),
-        };
+        let bundle = MetadataBundle { image, director, assignment: directed.body.into_bytes() };
         let what = || format!("the desired state of {device}");
-        to_cbor(&bundle)
-            .map(Some)
-            .map_err(|why| Error::Sign { what: what(), why })
+        to_cbor(&bundle).map(Some).map_err(|why| Error::Sign { what: what(), why })
     }
 
-    /// Sign an acknowledgement for a device.
+    /// Sign an acknowledgement for a device, with the Director's targets key.
     pub fn sign_ack(&self, device: &DeviceId, payload: Vec<u8>) -> Result<Vec<u8>, Error> {
-        selvedge_protocol::signed::sign(&self.ack, Purpose::Ack, device, payload).map_err(|error| {
-            Error::Sign {
-                what: format!("an acknowledgement for {device}"),
-                why: error.to_string(),
-            }
+        let failed = |why: String| Error::Sign { what: format!("an acknowledgement for {device}"), why };
+        sign_with(Purpose::Ack, device, payload, |bytes| {
+            let key = &self.online.director_targets;
+            key.sign(bytes).map_err(|error| AckError(chain(&error)))
         })
+        .map_err(|AckError(why)| failed(why))
     }
 
     async fn publish_image(&self, store: &Store) -> Result<(), Error> {
         self.files.image(store).await
+    }
+}
+
+/// Why an acknowledgement was not signed.
+struct AckError(String);
+
+impl From<SignedError> for AckError {
+    fn from(error: SignedError) -> Self {
+        Self(chain(&error))
     }
 }
 
@@ -198,33 +183,17 @@ async fn repository(
     roots: &Repository,
     lower: &Repository,
 ) -> Result<Option<RepositoryMetadata>, Error> {
-    let mut chain: Vec<Vec<u8>> = store
-        .versions(roots, Role::Root)
-        .await?
-        .into_iter()
-        .map(|signed| signed.body.into_bytes())
-        .collect();
+    let mut chain: Vec<Vec<u8>> =
+        store.versions(roots, Role::Root).await?.into_iter().map(|signed| signed.body.into_bytes()).collect();
     chain.reverse();
-    let newest = async |role| {
-        Ok::<_, Error>(
-            store
-                .newest(lower, role)
-                .await?
-                .map(|signed| signed.body.into_bytes()),
-        )
-    };
-    let (timestamp, snapshot, targets) = (
-        newest(Role::Timestamp).await?,
-        newest(Role::Snapshot).await?,
-        newest(Role::Targets).await?,
-    );
+    let newest =
+        async |role| Ok::<_, Error>(store.newest(lower, role).await?.map(|signed| signed.body.into_bytes()));
+    let (timestamp, snapshot, targets) =
+        (newest(Role::Timestamp).await?, newest(Role::Snapshot).await?, newest(Role::Targets).await?);
     Ok(match (timestamp, snapshot, targets) {
-        (Some(timestamp), Some(snapshot), Some(targets)) => Some(RepositoryMetadata {
-            roots: chain,
-            timestamp,
-            snapshot,
-            targets,
-        }),
+        (Some(timestamp), Some(snapshot), Some(targets)) => {
+            Some(RepositoryMetadata { roots: chain, timestamp, snapshot, targets })
+        }
         _ => None,
     })
 }
@@ -243,17 +212,11 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Signed bytes are JSON, so they are text.
 fn text(what: &str, bytes: Vec<u8>) -> Result<String, Error> {
-    String::from_utf8(bytes).map_err(|error| Error::Sign {
-        what: what.to_owned(),
-        why: error.to_string(),
-    })
+    String::from_utf8(bytes).map_err(|error| Error::Sign { what: what.to_owned(), why: error.to_string() })
 }
 
 /// The error for something that could not be signed.
 fn unsigned(what: impl Into<String>) -> impl FnOnce(selvedge_signing::SigningError) -> Error {
     let what = what.into();
-    move |error| Error::Sign {
-        what,
-        why: chain(&error),
-    }
+    move |error| Error::Sign { what, why: chain(&error) }
 }

@@ -5,23 +5,16 @@
 
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use selvedge_package::trust::{MetadataBundle, RepositoryMetadata, TrustState, adopt_roots};
-use selvedge_protocol::signed::PrivateKey;
 use selvedge_signing::keyring::RootFiles;
 use selvedge_signing::{OnlineKeys, Signer, metadata};
 use serde_json::Value;
 
 use super::{chain, text};
-use crate::durable;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::metadata::{Repository, Role, Signed};
-
-/// Largest key file.
-const KEY_FILE: u64 = 16 << 10;
 
 /// Take the roots in `folder` over. Says whether one is newer than the one before.
 pub(super) async fn take_over(
@@ -30,30 +23,19 @@ pub(super) async fn take_over(
     store: &Store,
     now: Timestamp,
 ) -> Result<bool, Error> {
-    let files = RootFiles::load(folder).map_err(|error| Error::Keys {
-        what: "the roots".to_owned(),
-        why: chain(&error),
-    })?;
+    let files = RootFiles::load(folder)
+        .map_err(|error| Error::Keys { what: "the roots".to_owned(), why: chain(&error) })?;
     let image = stored(store, &Repository::Image).await?;
     let director = stored(store, &Repository::DirectorRoot).await?;
     let parts = [
         ("image", Repository::Image, files.image, image),
-        (
-            "director",
-            Repository::DirectorRoot,
-            files.director,
-            director,
-        ),
+        ("director", Repository::DirectorRoot, files.director, director),
     ];
     let mut moved = false;
     let mut change = store.change().await?;
     for (name, repository, offered, held) in parts {
         let path = folder.join(format!("{name}.root.json"));
-        let refuse = |why: String| Error::Root {
-            repository: name,
-            path: path.clone(),
-            why,
-        };
+        let refuse = |why: String| Error::Root { repository: name, path: path.clone(), why };
         let head = metadata::head(&offered).map_err(|error| refuse(chain(&error)))?;
         let newest = match held {
             Some(held) if head.version < held.version => held.body.into_bytes(),
@@ -69,8 +51,7 @@ pub(super) async fn take_over(
             }
             held => {
                 let first = held.is_none();
-                follows(name, held.map(|held| held.body.into_bytes()), &offered, now)
-                    .map_err(refuse)?;
+                follows(name, held.map(|held| held.body.into_bytes()), &offered, now).map_err(refuse)?;
                 let signed = Signed {
                     role: Role::Root,
                     version: head.version,
@@ -89,23 +70,12 @@ pub(super) async fn take_over(
             why,
         })?;
         if head.expires <= now {
-            tracing::error!(
-                repository = name,
-                "the root has expired: devices accept nothing new"
-            );
+            tracing::error!(repository = name, "the root has expired: devices accept nothing new");
         }
     }
     if moved {
         change.expire_directed().await?;
-        change
-            .audit(
-                now.as_millisecond(),
-                "registry",
-                "root-rotate",
-                "roots",
-                serde_json::json!({}),
-            )
-            .await?;
+        change.audit(now.as_millisecond(), "registry", "root-rotate", "roots", serde_json::json!({})).await?;
     }
     change.commit().await?;
     Ok(moved)
@@ -116,31 +86,17 @@ async fn stored(store: &Store, repository: &Repository) -> Result<Option<Signed>
 }
 
 /// Whether `offered` is a root, and follows from the one before it.
-fn follows(
-    name: &str,
-    held: Option<Vec<u8>>,
-    offered: &[u8],
-    now: Timestamp,
-) -> Result<(), String> {
+fn follows(name: &str, held: Option<Vec<u8>>, offered: &[u8], now: Timestamp) -> Result<(), String> {
     let base = held.as_deref().unwrap_or(offered);
     // Either repository's rules are the same; the other part of the state plays no role.
     let state = TrustState::enrol(base, base, now).map_err(|error| chain(&error))?;
     if held.is_none() {
         return Ok(());
     }
-    let offer = RepositoryMetadata {
-        roots: vec![offered.to_vec()],
-        ..RepositoryMetadata::default()
-    };
+    let offer = RepositoryMetadata { roots: vec![offered.to_vec()], ..RepositoryMetadata::default() };
     let bundle = match name {
-        "image" => MetadataBundle {
-            image: offer,
-            ..MetadataBundle::default()
-        },
-        _ => MetadataBundle {
-            director: offer,
-            ..MetadataBundle::default()
-        },
+        "image" => MetadataBundle { image: offer, ..MetadataBundle::default() },
+        _ => MetadataBundle { director: offer, ..MetadataBundle::default() },
     };
     match adopt_roots(&state, &bundle) {
         Ok(_) => Ok(()),
@@ -152,10 +108,7 @@ fn follows(
 fn check_keys(name: &str, root: &[u8], online: &OnlineKeys) -> Result<(), String> {
     let root: Value = serde_json::from_slice(root).map_err(|error| error.to_string())?;
     let roles: &[(&str, &dyn Signer)] = match name {
-        "image" => &[
-            ("snapshot", &online.image_snapshot),
-            ("timestamp", &online.image_timestamp),
-        ],
+        "image" => &[("snapshot", &online.image_snapshot), ("timestamp", &online.image_timestamp)],
         _ => &[
             ("targets", &online.director_targets),
             ("snapshot", &online.director_snapshot),
@@ -165,40 +118,16 @@ fn check_keys(name: &str, root: &[u8], online: &OnlineKeys) -> Result<(), String
     for (role, key) in roles {
         let id = key.public_key().key_id().map_err(|error| chain(&error))?;
         let named = &root["signed"]["roles"][role];
-        let known = named["keyids"]
-            .as_array()
-            .is_some_and(|ids| ids.iter().any(|known| known.as_str() == Some(&id)));
+        let known =
+            named["keyids"].as_array().is_some_and(|ids| ids.iter().any(|known| known.as_str() == Some(&id)));
         if !known {
             return Err(format!(
                 "it does not name the online key `{name}-{role}`: keys and roots are of different rings"
             ));
         }
         if named["threshold"].as_u64() != Some(1) {
-            return Err(format!(
-                "its role {role} wants more than the one key that is online"
-            ));
+            return Err(format!("its role {role} wants more than the one key that is online"));
         }
     }
     Ok(())
-}
-
-/// The key for acknowledgements: the Director's targets key, in the form that COSE signing takes.
-pub(super) fn ack_key(folder: &Path) -> Result<PrivateKey, Error> {
-    let path = folder.join("director-targets.pem");
-    let refuse = |why: String| Error::Keys {
-        what: path.display().to_string(),
-        why,
-    };
-    let bytes = durable::read_limited(&path, KEY_FILE)?
-        .ok_or_else(|| refuse("it is not there".to_owned()))?;
-    let pem = String::from_utf8(bytes).map_err(|error| refuse(error.to_string()))?;
-    let base64: String = pem
-        .lines()
-        .filter(|line| !line.starts_with("-----"))
-        .map(str::trim)
-        .collect();
-    let pkcs8 = STANDARD
-        .decode(base64)
-        .map_err(|error| refuse(error.to_string()))?;
-    PrivateKey::from_pkcs8(&pkcs8).map_err(|error| refuse(error.to_string()))
 }

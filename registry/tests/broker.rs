@@ -1,0 +1,100 @@
+//! The embedded broker: sessions, queued and retained messages outlive it, however it ends.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, Qos, Session};
+use support::device::connected;
+use support::{Broker, PATIENCE, Running};
+
+const TOPIC: &str = "sv/v1/d/a/dn/want";
+
+async fn client(broker: &Broker, id: &str, session: Session, subscribe: bool) -> (Handle, Inbox) {
+    let mut options = Options::new(broker.url().parse().unwrap(), id);
+    options.session = session;
+    if subscribe {
+        options.subscriptions = vec![("sv/v1/d/a/dn/#".to_owned(), Qos::AtLeastOnce)];
+    }
+    let (handle, mut inbox) = Client::start(options).unwrap();
+    connected(&mut inbox).await;
+    (handle, inbox)
+}
+
+async fn close(handle: Handle, mut inbox: Inbox) {
+    handle.close();
+    tokio::time::timeout(PATIENCE, async { while inbox.recv().await.is_some() {} }).await.unwrap();
+}
+
+async fn message(inbox: &mut Inbox) -> Vec<u8> {
+    let next = async {
+        loop {
+            if let Incoming::Message { payload, .. } = inbox.recv().await.unwrap() {
+                return payload.to_vec();
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, next).await.unwrap()
+}
+
+fn mosquitto_pub(broker: &Broker, arguments: &[&str]) {
+    let (host, port) = broker.address.rsplit_once(':').unwrap();
+    let status = Command::new("mosquitto_pub")
+        .args(["-V", "5", "-h", host, "-p", port, "-q", "1"])
+        .args(arguments)
+        .status()
+        .expect("mosquitto_pub must be installed: apt-get install mosquitto-clients");
+    assert!(status.success());
+}
+
+async fn outlives(end: fn(Running)) {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path()).await;
+    let kept = Session::Kept(Duration::from_secs(3600));
+
+    // Between two clients that are both there, with the largest block.
+    let (device, mut inbox) = client(&broker, "device", kept, true).await;
+    let (sender, sender_inbox) = client(&broker, "sender", Session::Clean, false).await;
+    let block = vec![9_u8; 65_536 + 9];
+    sender.publish(TOPIC, Qos::AtMostOnce, block.clone()).unwrap();
+    assert_eq!(message(&mut inbox).await, block);
+
+    // The device goes; what is sent meanwhile waits, and retained messages stay.
+    close(device, inbox).await;
+    close(sender, sender_inbox).await;
+    mosquitto_pub(&broker, &["-t", TOPIC, "-m", "queued"]);
+    mosquitto_pub(&broker, &["-t", "sv/v1/d/a/dn/kept", "-r", "-m", "retained"]);
+
+    let broker = broker.again(end).await;
+    let (_device, mut inbox) = client(&broker, "device", kept, true).await;
+    let mut got = vec![message(&mut inbox).await, message(&mut inbox).await];
+    got.sort();
+    assert_eq!(got, [b"queued".to_vec(), b"retained".to_vec()]);
+    let (_fresh, mut inbox) = client(&broker, "fresh", Session::Clean, true).await;
+    assert_eq!(message(&mut inbox).await, b"retained");
+    broker.running.stop();
+}
+
+#[tokio::test]
+async fn queued_and_retained_messages_outlive_a_restart() {
+    outlives(Running::stop).await;
+}
+
+#[tokio::test]
+async fn queued_and_retained_messages_outlive_a_kill() {
+    outlives(Running::kill).await;
+}
+
+#[tokio::test]
+async fn other_machines_and_a_second_broker_on_the_same_data_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path()).await;
+    let data = folder.path().join("broker");
+    let data = data.to_str().unwrap();
+    assert!(!Running::start(&["broker", "--listen", "0.0.0.0:0", "--data", data]).exits());
+    assert!(!Running::start(&["broker", "--listen", "127.0.0.1:0", "--data", data]).exits());
+    let (handle, inbox) = client(&broker, "still-there", Session::Clean, false).await;
+    close(handle, inbox).await;
+}

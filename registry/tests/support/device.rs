@@ -1,0 +1,207 @@
+//! A device that speaks the protocol by hand, so that a test can also speak it badly.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options};
+use selvedge_package::trust::{Accepted, MetadataBundle, TrustState, accept};
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::block::Frame;
+use selvedge_protocol::envelope::{Body, Envelope, from_cbor, to_cbor};
+use selvedge_protocol::message::{
+    Ack, Birth, ByteString, Clock, Enrol, Enrolled, Need, Refusal, Report, ReportBody, Rows, Want,
+};
+use selvedge_protocol::signed::{PrivateKey, PublicKey, Purpose, sign, verify};
+use selvedge_protocol::topic::{Kind, Qos, Topic};
+use serde_json::Value;
+
+use super::PATIENCE;
+
+/// The device.
+pub struct Device {
+    pub id: DeviceId,
+    pub handle: Handle,
+    pub inbox: Inbox,
+    pub key: PrivateKey,
+    pub token: String,
+    pub state: TrustState,
+    pub epoch: u64,
+    sequence: u64,
+}
+
+impl Device {
+    /// Connect with what an enrolment file says.
+    pub async fn connect(enrolment: &Value) -> Self {
+        let text = |field: &str| enrolment[field].as_str().unwrap().to_owned();
+        let id: DeviceId = text("device").parse().unwrap();
+        let mut options = Options::new(text("broker").parse().unwrap(), id.to_string());
+        options.subscriptions = vec![(Topic::subscription_device(&id), Qos::AtLeastOnce)];
+        options.inbox.bytes = 16 << 20;
+        let (handle, mut inbox) = Client::start(options).unwrap();
+        connected(&mut inbox).await;
+        let floor = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24);
+        let (image, director) = (text("image_root"), text("director_root"));
+        let state = TrustState::enrol(image.as_bytes(), director.as_bytes(), floor).unwrap();
+        let key = PrivateKey::generate().unwrap().0;
+        Self { id, handle, inbox, key, token: text("token"), state, epoch: 1, sequence: 0 }
+    }
+
+    pub fn publish(&self, kind: Kind, payload: Vec<u8>) {
+        let topic = Topic::new(self.id.clone(), kind).to_string();
+        self.handle.publish(topic, kind.qos(), payload).unwrap();
+    }
+
+    pub fn send(&mut self, kind: Kind, body: Body) {
+        self.sequence += 1;
+        let (epoch, sequence) = (self.epoch, self.sequence);
+        let envelope = Envelope { id: sequence, epoch, sequence, at_ms: 0, body };
+        self.publish(kind, envelope.encode().unwrap());
+    }
+
+    /// The next message on a topic; others are dropped.
+    pub async fn receive(&mut self, kind: Kind) -> Vec<u8> {
+        let wanted = Topic::new(self.id.clone(), kind).to_string();
+        let found = async {
+            loop {
+                match self.inbox.recv().await.unwrap() {
+                    Incoming::Message { topic, payload } if topic == wanted => return payload.to_vec(),
+                    _ => {}
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, found).await.unwrap_or_else(|_| panic!("no {wanted}"))
+    }
+
+    /// Whether nothing comes on a topic before the registry has answered something else that was
+    /// asked later (a request for a blob that does not exist).
+    pub async fn nothing_on(&mut self, kind: Kind) -> bool {
+        self.ask(Digest::of(b"no such blob"), 4096, 0xffff_0000, 1, 1);
+        loop {
+            match tokio::time::timeout(PATIENCE, self.inbox.recv()).await.unwrap().unwrap() {
+                Incoming::Message { topic, payload } => {
+                    let topic = Topic::parse(&topic).unwrap();
+                    if topic.kind == kind {
+                        return false;
+                    }
+                    if topic.kind == Kind::Block
+                        && let Ok(Frame::Refusal { transfer: 0xffff_0000, .. }) = Frame::decode(&payload)
+                    {
+                        return true;
+                    }
+                }
+                _ => continue,
+            }
+        }
+    }
+
+    pub async fn enrol(&mut self) -> Enrolled {
+        let token = self.token.clone();
+        let public_key = self.key.public().0.to_vec();
+        self.send(Kind::Enrol, Body::Enrol(Enrol { token, public_key }));
+        match Envelope::decode(&self.receive(Kind::Enrolled).await).unwrap().body {
+            Body::Enrolled(answer) => answer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn birth(&mut self, nonce: &[u8], largest_block: u32) {
+        let birth = Birth {
+            agent: "0.1.0".to_owned(),
+            capabilities: Vec::new(),
+            largest_block,
+            generation: 0,
+            desired: self.state.sequence(),
+            image_root: 1,
+            director_root: 1,
+            nonce: nonce.to_vec(),
+        };
+        self.send(Kind::Birth, Body::Birth(birth));
+    }
+
+    pub async fn want(&mut self) -> Want {
+        match Envelope::decode(&self.receive(Kind::Want).await).unwrap().body {
+            Body::Want(want) => want,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next desired state, which must come inline and be acceptable.
+    pub async fn accepts(&mut self) -> Accepted {
+        match self.want().await {
+            Want::Inline(bytes) => self.accept(&bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn accept(&mut self, bytes: &[u8]) -> Accepted {
+        let bundle: MetadataBundle = from_cbor(bytes).unwrap();
+        let accepted = accept(&self.state, &bundle, &self.id, jiff::Timestamp::now()).unwrap();
+        self.state = accepted.state.clone();
+        accepted
+    }
+
+    /// Ask for `count` blocks from `first` on.
+    pub fn ask(&mut self, digest: Digest, block: u32, transfer: u32, first: u32, count: u32) {
+        let mut missing = vec![0_u8; count.div_ceil(8) as usize];
+        for bit in 0..count {
+            missing[bit as usize / 8] |= 1 << (bit % 8);
+        }
+        self.send(Kind::Need, Body::Need(Need { transfer, digest, block, first, missing, count }));
+    }
+
+    /// Pull a whole blob, or be refused.
+    pub async fn pull(&mut self, digest: Digest, size: u64, block: u32) -> Result<Vec<u8>, Refusal> {
+        let blocks = u32::try_from(size.div_ceil(u64::from(block))).unwrap();
+        let mut have: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        while (have.len() as u32) < blocks {
+            let first = (0..blocks).find(|number| !have.contains_key(number)).unwrap();
+            let count = (blocks - first).min(16);
+            self.ask(digest, block, 7, first, count);
+            let wanted = (first..first + count).filter(|number| !have.contains_key(number)).count();
+            for _ in 0..wanted {
+                let payload = self.receive(Kind::Block).await;
+                match Frame::decode(&payload).unwrap() {
+                    Frame::Block { transfer, number, bytes } => {
+                        assert_eq!(transfer, 7);
+                        have.insert(number, bytes.to_vec());
+                    }
+                    Frame::Refusal { refusal: Refusal::Busy { retry_after_ms }, .. } => {
+                        tokio::time::sleep(Duration::from_millis(retry_after_ms.into())).await;
+                        break;
+                    }
+                    Frame::Refusal { refusal, .. } => return Err(refusal),
+                }
+            }
+        }
+        Ok(have.into_values().flatten().collect())
+    }
+
+    pub fn report(&self, epoch: u64, sequence: u64, body: ReportBody) -> ByteString {
+        self.report_by(&self.key, epoch, sequence, body)
+    }
+
+    pub fn report_by(&self, key: &PrivateKey, epoch: u64, sequence: u64, body: ReportBody) -> ByteString {
+        let report = Report { epoch, sequence, at_ms: 1_700_000_000_000, clock: Clock::Free, body };
+        ByteString(sign(key, Purpose::Report, &self.id, to_cbor(&report).unwrap()).unwrap())
+    }
+
+    pub fn send_rows(&mut self, rows: Vec<ByteString>) {
+        self.send(Kind::State, Body::State(Rows { rows }));
+    }
+
+    /// The next acknowledgement, signed by `director_targets`.
+    pub async fn ack(&mut self, director_targets: &PublicKey) -> (u64, u64) {
+        let payload = self.receive(Kind::Ack).await;
+        let Body::Ack(signed) = Envelope::decode(&payload).unwrap().body else { panic!("no ack") };
+        let payload = verify(director_targets, Purpose::Ack, &self.id, &signed.0).unwrap();
+        let ack: Ack = from_cbor(&payload).unwrap();
+        assert_eq!(ack.device, self.id);
+        (ack.epoch, ack.sequence)
+    }
+}
+
+/// Waits until a client is connected.
+pub async fn connected(inbox: &mut Inbox) {
+    let wait = async { while !matches!(inbox.recv().await.unwrap(), Incoming::Connected { .. }) {} };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap();
+}
