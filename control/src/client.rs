@@ -105,9 +105,7 @@ pub struct Client {
 impl Client {
     /// A client of the socket at this path; nothing is opened yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self {
-            socket: socket.into(),
-        }
+        Self { socket: socket.into() }
     }
 
     /// The socket's path.
@@ -135,37 +133,24 @@ impl Client {
     }
 
     /// Drains and drops a package.
-    pub async fn unload(
-        &self,
-        package: &PackageRef,
-        deadline: Duration,
-    ) -> Result<HostStatus, ClientError> {
+    pub async fn unload(&self, package: &PackageRef, deadline: Duration) -> Result<HostStatus, ClientError> {
         self.post(path::UNLOAD, package, deadline).await
     }
 
     /// Events newer than `since`; the host holds the answer back for up to 30 s, so the deadline
     /// must be longer.
     pub async fn events(&self, since: u64, deadline: Duration) -> Result<Events, ClientError> {
-        self.get(&format!("{}?since={since}", path::EVENTS), deadline)
-            .await
+        self.get(&format!("{}?since={since}", path::EVENTS), deadline).await
     }
 
     /// Asks the host to drain and to end.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), ClientError> {
-        self.exchange(Method::POST, path::SHUTDOWN, Bytes::new(), deadline)
-            .await
-            .map(drop)
+        self.exchange(Method::POST, path::SHUTDOWN, Bytes::new(), deadline).await.map(drop)
     }
 
     /// Any question without a body, answered with JSON.
-    pub async fn get<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        deadline: Duration,
-    ) -> Result<T, ClientError> {
-        let body = self
-            .exchange(Method::GET, path, Bytes::new(), deadline)
-            .await?;
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, deadline: Duration) -> Result<T, ClientError> {
+        let body = self.exchange(Method::GET, path, Bytes::new(), deadline).await?;
         self.read(path, &body)
     }
 
@@ -177,9 +162,7 @@ impl Client {
         deadline: Duration,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|source| self.broken(path, source))?;
-        let body = self
-            .exchange(Method::POST, path, body.into(), deadline)
-            .await?;
+        let body = self.exchange(Method::POST, path, body.into(), deadline).await?;
         self.read(path, &body)
     }
 
@@ -191,16 +174,8 @@ impl Client {
         })
     }
 
-    fn broken(
-        &self,
-        path: &str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> ClientError {
-        ClientError::Broken {
-            socket: self.socket.clone(),
-            path: path.to_owned(),
-            source: source.into(),
-        }
+    fn broken(&self, path: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Broken { socket: self.socket.clone(), path: path.to_owned(), source: source.into() }
     }
 
     async fn exchange(
@@ -210,15 +185,11 @@ impl Client {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, ClientError> {
-        tokio::time::timeout(deadline, self.exchange_unhurried(method, path, body))
-            .await
-            .unwrap_or_else(|_| {
-                Err(ClientError::Late {
-                    socket: self.socket.clone(),
-                    path: path.to_owned(),
-                    after: deadline,
-                })
-            })
+        tokio::time::timeout(deadline, self.exchange_unhurried(method, path, body)).await.unwrap_or_else(
+            |_| {
+                Err(ClientError::Late { socket: self.socket.clone(), path: path.to_owned(), after: deadline })
+            },
+        )
     }
 
     async fn exchange_unhurried(
@@ -230,10 +201,7 @@ impl Client {
         let stream = self
             .connect()
             .await
-            .map_err(|source| ClientError::Connect {
-                socket: self.socket.clone(),
-                source,
-            })?;
+            .map_err(|source| ClientError::Connect { socket: self.socket.clone(), source })?;
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(64 * 1024)
             .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
@@ -248,10 +216,7 @@ impl Client {
             .body(Full::new(body))
             .map_err(|source| self.broken(path, source))?;
         let answer = async {
-            let answer = sender
-                .send_request(request)
-                .await
-                .map_err(|source| self.broken(path, source))?;
+            let answer = sender.send_request(request).await.map_err(|source| self.broken(path, source))?;
             let status = answer.status();
             let body = Limited::new(answer.into_body(), LARGEST_ANSWER)
                 .collect()
@@ -278,16 +243,9 @@ impl Client {
         }
         let error = serde_json::from_slice(&body).unwrap_or_else(|_| ControlError {
             error: format!("HTTP status {status}"),
-            reason: if status == StatusCode::BAD_REQUEST {
-                Reason::BadRequest
-            } else {
-                Reason::Internal
-            },
+            reason: if status == StatusCode::BAD_REQUEST { Reason::BadRequest } else { Reason::Internal },
         });
-        Err(ClientError::Refused {
-            path: path.to_owned(),
-            error,
-        })
+        Err(ClientError::Refused { path: path.to_owned(), error })
     }
 
     async fn connect(&self) -> std::io::Result<UnixStream> {
@@ -307,26 +265,14 @@ impl Address {
     /// The address of this path. Holds its directory open where the path is too long by itself.
     pub fn of(socket: &Path) -> std::io::Result<Self> {
         if socket.as_os_str().len() <= LONGEST_ADDRESS {
-            return Ok(Self {
-                path: socket.to_owned(),
-                _directory: None,
-            });
+            return Ok(Self { path: socket.to_owned(), _directory: None });
         }
-        let wrong = || {
-            std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "a socket's path needs a file name",
-            )
-        };
+        let wrong =
+            || std::io::Error::new(std::io::ErrorKind::InvalidInput, "a socket's path needs a file name");
         let name = socket.file_name().ok_or_else(wrong)?;
         let directory = std::fs::File::open(socket.parent().ok_or_else(wrong)?)?;
-        let path = Path::new("/proc/self/fd")
-            .join(directory.as_raw_fd().to_string())
-            .join(name);
-        Ok(Self {
-            path,
-            _directory: Some(directory),
-        })
+        let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _directory: Some(directory) })
     }
 
     /// The path to bind or connect to, good while this value lives.
@@ -348,8 +294,7 @@ mod tests {
 
     impl Place {
         fn new(name: &str) -> Self {
-            let path =
-                std::env::temp_dir().join(format!("selvedge-client-{name}-{}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("selvedge-client-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
             Self(path)
         }
@@ -377,11 +322,7 @@ mod tests {
     }
 
     fn http(status: &str, body: &str) -> Vec<u8> {
-        format!(
-            "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .into_bytes()
+        format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
     }
 
     #[tokio::test]
@@ -397,11 +338,7 @@ mod tests {
         );
         let status = Client::new(&socket).status(SOON).await.unwrap();
         assert_eq!(status.pid, 7);
-        assert!(
-            host.await
-                .unwrap()
-                .starts_with(b"GET /v1/status HTTP/1.1\r\n")
-        );
+        assert!(host.await.unwrap().starts_with(b"GET /v1/status HTTP/1.1\r\n"));
     }
 
     #[tokio::test]
@@ -419,13 +356,7 @@ mod tests {
     async fn a_refusal_keeps_its_reason() {
         let place = Place::new("refused");
         let socket = place.0.join("s");
-        answering(
-            &socket,
-            http(
-                "422 Unprocessable Entity",
-                r#"{"error":"no model","reason":"bad-model"}"#,
-            ),
-        );
+        answering(&socket, http("422 Unprocessable Entity", r#"{"error":"no model","reason":"bad-model"}"#));
         let error = Client::new(&socket).status(SOON).await.unwrap_err();
         assert_eq!(error.reason(), Some(Reason::BadModel));
         assert_eq!(error.to_string(), "/v1/status was refused: no model");
@@ -434,10 +365,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_there_is_told_apart_from_garbage() {
         let place = Place::new("garbage");
-        let nobody = Client::new(place.0.join("none"))
-            .status(SOON)
-            .await
-            .unwrap_err();
+        let nobody = Client::new(place.0.join("none")).status(SOON).await.unwrap_err();
         assert!(nobody.nobody_listens());
 
         for (n, answer) in [
@@ -462,10 +390,7 @@ mod tests {
         let place = Place::new("silent");
         let socket = place.0.join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let error = Client::new(&socket)
-            .status(Duration::from_millis(50))
-            .await
-            .unwrap_err();
+        let error = Client::new(&socket).status(Duration::from_millis(50)).await.unwrap_err();
         assert!(matches!(error, ClientError::Late { .. }), "{error}");
     }
 }

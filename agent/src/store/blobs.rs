@@ -16,11 +16,7 @@ impl Store {
     /// Whether the blob is stored. Its bytes are checked when they are read.
     pub fn has(&self, digest: &Digest) -> Result<bool, StoreError> {
         let path = self.blob_path(digest);
-        Ok(self
-            .disk
-            .size(&path)
-            .map_err(StoreError::io("look at", &path))?
-            .is_some())
+        Ok(self.disk.size(&path).map_err(StoreError::io("look at", &path))?.is_some())
     }
 
     /// Reads a whole small blob.
@@ -30,28 +26,16 @@ impl Store {
     /// bytes have changed (the blob is gone then).
     pub fn read_small(&self, digest: &Digest, most: u64) -> Result<Vec<u8>, StoreError> {
         let path = self.blob_path(digest);
-        let size = self
-            .disk
-            .size(&path)
-            .map_err(StoreError::io("look at", &path))?;
+        let size = self.disk.size(&path).map_err(StoreError::io("look at", &path))?;
         let Some(size) = size else {
             return Err(StoreError::Missing { digest: *digest });
         };
         if size > most {
-            return Err(StoreError::TooLarge {
-                digest: *digest,
-                size,
-                most,
-            });
+            return Err(StoreError::TooLarge { digest: *digest, size, most });
         }
-        let file = self
-            .disk
-            .open(&path)
-            .map_err(StoreError::io("open", &path))?;
+        let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
         let mut bytes = vec![0; size as usize];
-        let read = file
-            .read_at(0, &mut bytes)
-            .map_err(StoreError::io("read", &path))?;
+        let read = file.read_at(0, &mut bytes).map_err(StoreError::io("read", &path))?;
         bytes.truncate(read);
         if Digest::of(&bytes) != *digest {
             self.remove_blob(digest)?;
@@ -69,10 +53,7 @@ impl Store {
         if !self.has(digest)? {
             return Err(StoreError::Missing { digest: *digest });
         }
-        let file = self
-            .disk
-            .open(&path)
-            .map_err(StoreError::io("open", &path))?;
+        let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
         let found = hash(&*file).map_err(StoreError::io("read", &path))?;
         if found != *digest {
             self.remove_blob(digest)?;
@@ -95,22 +76,12 @@ impl Store {
     }
 
     /// Writes a file so that it is there whole or not at all.
-    pub(super) fn write_whole(
-        &self,
-        path: &std::path::Path,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
+    pub(super) fn write_whole(&self, path: &std::path::Path, bytes: &[u8]) -> Result<(), StoreError> {
         let temporary = beside(path);
-        let file = self
-            .disk
-            .create(&temporary)
-            .map_err(StoreError::io("make", &temporary))?;
-        file.write_at(0, bytes)
-            .map_err(StoreError::io("write", &temporary))?;
+        let file = self.disk.create(&temporary).map_err(StoreError::io("make", &temporary))?;
+        file.write_at(0, bytes).map_err(StoreError::io("write", &temporary))?;
         file.sync().map_err(StoreError::io("sync", &temporary))?;
-        self.disk
-            .rename(&temporary, path)
-            .map_err(StoreError::io("rename to", path))?;
+        self.disk.rename(&temporary, path).map_err(StoreError::io("rename to", path))?;
         self.sync_directory_of(path)
     }
 

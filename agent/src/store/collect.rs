@@ -56,9 +56,7 @@ impl Store {
         let mut needed = packages.clone();
         for package in packages {
             match self.bundle(package) {
-                Ok(Some(Ok(bundle))) => {
-                    needed.extend(bundle.blobs().iter().map(|blob| blob.digest))
-                }
+                Ok(Some(Ok(bundle))) => needed.extend(bundle.blobs().iter().map(|blob| blob.digest)),
                 Ok(Some(Err(_)) | None) => {
                     // Its manifest may be there and its config on the way.
                     if let Ok(bytes) = self.read_small(package, Limits::PACKAGE.oci_manifest_bytes)
@@ -82,10 +80,7 @@ impl Store {
             }
             self.remove_tree_if_there(&path)?;
         }
-        for (place, count) in [
-            ("blobs/sha256", &mut collected.blobs),
-            ("partial", &mut collected.partials),
-        ] {
+        for (place, count) in [("blobs/sha256", &mut collected.blobs), ("partial", &mut collected.partials)] {
             for (name, digest) in self.names(place)? {
                 match digest {
                     Some(digest) if needed.contains(&digest) => continue,
@@ -102,10 +97,7 @@ impl Store {
 
     fn names(&self, place: &str) -> Result<Vec<(String, Option<Digest>)>, StoreError> {
         let path = self.root.join(place);
-        let names = self
-            .disk
-            .list(&path)
-            .map_err(StoreError::io("list", &path))?;
+        let names = self.disk.list(&path).map_err(StoreError::io("list", &path))?;
         Ok(names
             .into_iter()
             .map(|name| {

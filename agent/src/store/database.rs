@@ -63,10 +63,7 @@ impl fmt::Debug for Database {
 
 /// For `map_err` of database operations.
 pub(super) fn failed<E: Into<redb::Error>>(action: &'static str) -> impl FnOnce(E) -> StoreError {
-    move |error| StoreError::Database {
-        action,
-        source: Box::new(error.into()),
-    }
+    move |error| StoreError::Database { action, source: Box::new(error.into()) }
 }
 
 impl Database {
@@ -120,10 +117,7 @@ impl Database {
         };
         record::decode(bytes.value())
             .map(Some)
-            .map_err(|why| StoreError::Record {
-                key: key.name().to_owned(),
-                why,
-            })
+            .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
     }
 
     pub(super) fn begin_read(&self) -> Result<redb::ReadTransaction, StoreError> {
@@ -157,47 +151,28 @@ impl fmt::Debug for Transaction {
 impl Transaction {
     /// Writes a record.
     pub fn put<T: Serialize>(&mut self, key: Key, value: &T) -> Result<(), StoreError> {
-        let bytes = record::encode(value).map_err(|why| StoreError::Record {
-            key: key.name().to_owned(),
-            why,
-        })?;
-        let mut table = self
-            .inner
-            .open_table(RECORDS)
-            .map_err(failed("open a table"))?;
-        table
-            .insert(key.name(), bytes.as_slice())
-            .map_err(failed("write a record"))?;
+        let bytes =
+            record::encode(value).map_err(|why| StoreError::Record { key: key.name().to_owned(), why })?;
+        let mut table = self.inner.open_table(RECORDS).map_err(failed("open a table"))?;
+        table.insert(key.name(), bytes.as_slice()).map_err(failed("write a record"))?;
         Ok(())
     }
 
     /// A record as this change sees it.
     pub fn get<T: DeserializeOwned>(&mut self, key: Key) -> Result<Option<T>, StoreError> {
-        let table = self
-            .inner
-            .open_table(RECORDS)
-            .map_err(failed("open a table"))?;
+        let table = self.inner.open_table(RECORDS).map_err(failed("open a table"))?;
         let Some(bytes) = table.get(key.name()).map_err(failed("read a record"))? else {
             return Ok(None);
         };
         record::decode(bytes.value())
             .map(Some)
-            .map_err(|why| StoreError::Record {
-                key: key.name().to_owned(),
-                why,
-            })
+            .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
     }
 
     fn make_tables(&mut self) -> Result<(), StoreError> {
-        self.inner
-            .open_table(RECORDS)
-            .map_err(failed("make a table"))?;
-        self.inner
-            .open_table(BITMAPS)
-            .map_err(failed("make a table"))?;
-        self.inner
-            .open_table(OUTBOX)
-            .map_err(failed("make a table"))?;
+        self.inner.open_table(RECORDS).map_err(failed("make a table"))?;
+        self.inner.open_table(BITMAPS).map_err(failed("make a table"))?;
+        self.inner.open_table(OUTBOX).map_err(failed("make a table"))?;
         Ok(())
     }
 }

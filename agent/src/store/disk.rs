@@ -62,12 +62,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         Ok(Box::new(RealFile(file)))
     }
 
@@ -80,10 +75,7 @@ impl Disk for RealDisk {
     }
 
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -107,9 +99,7 @@ impl Disk for RealDisk {
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        std::fs::read_dir(path)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect()
+        std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
     }
 
     fn size(&self, path: &Path) -> io::Result<Option<u64>> {
@@ -122,13 +112,7 @@ impl Disk for RealDisk {
 }
 
 fn writable(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 #[derive(Debug)]

@@ -16,45 +16,29 @@ impl Store {
     /// Lays a package out, unless it is. Every blob of it must be stored.
     pub fn lay_out(&self, bundle: &Bundle) -> Result<PathBuf, StoreError> {
         let place = self.package_path(&bundle.digest());
-        if self
-            .disk
-            .size(&place)
-            .map_err(StoreError::io("look at", &place))?
-            .is_some()
-        {
+        if self.disk.size(&place).map_err(StoreError::io("look at", &place))?.is_some() {
             return Ok(place);
         }
         let temporary = beside(&place);
         self.remove_tree_if_there(&temporary)?;
-        self.disk
-            .make_directory(&temporary)
-            .map_err(StoreError::io("make", &temporary))?;
+        self.disk.make_directory(&temporary).map_err(StoreError::io("make", &temporary))?;
         self.link(&bundle.digest(), &temporary.join("package.json"))?;
-        self.link(
-            &bundle.oci().config.digest,
-            &temporary.join("manifest.json"),
-        )?;
+        self.link(&bundle.oci().config.digest, &temporary.join("manifest.json"))?;
         let mut directories = vec![temporary.clone()];
         for file in bundle.files() {
             let path = temporary.join(file.path.as_str());
             if let Some(parent) = path.parent()
                 && !directories.iter().any(|known| known == parent)
             {
-                self.disk
-                    .make_directory(parent)
-                    .map_err(StoreError::io("make", parent))?;
+                self.disk.make_directory(parent).map_err(StoreError::io("make", parent))?;
                 directories.push(parent.to_owned());
             }
             self.link(&file.digest, &path)?;
         }
         for directory in directories.iter().rev() {
-            self.disk
-                .sync_directory(directory)
-                .map_err(StoreError::io("sync", directory))?;
+            self.disk.sync_directory(directory).map_err(StoreError::io("sync", directory))?;
         }
-        self.disk
-            .rename(&temporary, &place)
-            .map_err(StoreError::io("rename to", &place))?;
+        self.disk.rename(&temporary, &place).map_err(StoreError::io("rename to", &place))?;
         self.sync_directory_of(&place)?;
         Ok(place)
     }
@@ -68,9 +52,7 @@ impl Store {
         let from = self.blob_path(digest);
         match self.disk.hard_link(&from, to) {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(StoreError::Missing { digest: *digest })
-            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(StoreError::Missing { digest: *digest }),
             // The same blob under one name twice cannot be: paths of a bundle differ.
             Err(error)
                 if matches!(
@@ -93,15 +75,11 @@ impl Store {
         let mut piece = vec![0; 64 * 1024];
         let mut offset = 0;
         loop {
-            let read = source
-                .read_at(offset, &mut piece)
-                .map_err(StoreError::io("read", from))?;
+            let read = source.read_at(offset, &mut piece).map_err(StoreError::io("read", from))?;
             if read == 0 {
                 break;
             }
-            target
-                .write_at(offset, &piece[..read])
-                .map_err(StoreError::io("write", to))?;
+            target.write_at(offset, &piece[..read]).map_err(StoreError::io("write", to))?;
             offset += read as u64;
         }
         target.sync().map_err(StoreError::io("sync", to))
@@ -109,9 +87,7 @@ impl Store {
 
     pub(super) fn remove_tree_if_there(&self, path: &Path) -> Result<(), StoreError> {
         match self.disk.remove_tree(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(StoreError::io("remove", path)(error))
-            }
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(StoreError::io("remove", path)(error)),
             _ => Ok(()),
         }
     }

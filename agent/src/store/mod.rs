@@ -93,11 +93,7 @@ impl StoreError {
     /// For `map_err` of file operations.
     fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
-        move |source| Self::Io {
-            action,
-            path,
-            source,
-        }
+        move |source| Self::Io { action, path, source }
     }
 
     /// Whether the disk is full.
@@ -124,15 +120,10 @@ impl Store {
     pub fn open(disk: Arc<dyn Disk>, root: &Path) -> Result<Self, StoreError> {
         for place in ["blobs/sha256", "partial", "packages"] {
             let path = root.join(place);
-            disk.make_directory(&path)
-                .map_err(StoreError::io("make", &path))?;
+            disk.make_directory(&path).map_err(StoreError::io("make", &path))?;
         }
         let database = Arc::new(Database::open(&*disk, &root.join("agent.redb"))?);
-        Ok(Self {
-            disk,
-            root: root.to_owned(),
-            database,
-        })
+        Ok(Self { disk, root: root.to_owned(), database })
     }
 
     /// The database.
@@ -160,8 +151,6 @@ impl Store {
 
     fn sync_directory_of(&self, path: &Path) -> Result<(), StoreError> {
         let directory = path.parent().unwrap_or(&self.root);
-        self.disk
-            .sync_directory(directory)
-            .map_err(StoreError::io("sync", directory))
+        self.disk.sync_directory(directory).map_err(StoreError::io("sync", directory))
     }
 }

@@ -36,29 +36,20 @@ pub struct Row {
 
 #[derive(Serialize, Deserialize)]
 enum RowRecord {
-    V1 {
-        replaces: Replaces,
-        signed: serde_bytes::ByteBuf,
-    },
+    V1 { replaces: Replaces, signed: serde_bytes::ByteBuf },
 }
 
 fn read_row(key: (u64, u64), bytes: &[u8]) -> Result<(Replaces, Vec<u8>), StoreError> {
     match record::decode(bytes) {
         Ok(RowRecord::V1 { replaces, signed }) => Ok((replaces, signed.into_vec())),
-        Err(why) => Err(StoreError::Record {
-            key: format!("outbox {}/{}", key.0, key.1),
-            why,
-        }),
+        Err(why) => Err(StoreError::Record { key: format!("outbox {}/{}", key.0, key.1), why }),
     }
 }
 
 impl Transaction {
     /// Adds a row, taking out those that it replaces and, where there are too many, the oldest.
     pub fn push_row(&mut self, row: &Row, replaces: Replaces) -> Result<(), StoreError> {
-        let mut table = self
-            .inner
-            .open_table(OUTBOX)
-            .map_err(failed("open the outbox"))?;
+        let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
         let mut present = Vec::new();
         for entry in table.iter().map_err(failed("read the outbox"))? {
             let (key, value) = entry.map_err(failed("read the outbox"))?;
@@ -69,9 +60,7 @@ impl Transaction {
         }
         let mut gone: Vec<(u64, u64)> = present
             .iter()
-            .filter(|(_, kind)| {
-                kind.is_none_or(|kind| kind == replaces && kind != Replaces::Nothing)
-            })
+            .filter(|(_, kind)| kind.is_none_or(|kind| kind == replaces && kind != Replaces::Nothing))
             .map(|(key, _)| *key)
             .collect();
         let kept = present.len() - gone.len();
@@ -90,27 +79,16 @@ impl Transaction {
             replaces,
             signed: serde_bytes::ByteBuf::from(row.signed.clone()),
         })
-        .map_err(|why| StoreError::Record {
-            key: "outbox".to_owned(),
-            why,
-        })?;
-        table
-            .insert((row.epoch, row.sequence), bytes.as_slice())
-            .map_err(failed("write a row"))?;
+        .map_err(|why| StoreError::Record { key: "outbox".to_owned(), why })?;
+        table.insert((row.epoch, row.sequence), bytes.as_slice()).map_err(failed("write a row"))?;
         Ok(())
     }
 
     /// Takes out every row up to and including this one: the registry has them. Returns how many.
     pub fn drop_rows_through(&mut self, epoch: u64, sequence: u64) -> Result<usize, StoreError> {
-        let mut table = self
-            .inner
-            .open_table(OUTBOX)
-            .map_err(failed("open the outbox"))?;
+        let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
         let mut gone = Vec::new();
-        for entry in table
-            .range(..=(epoch, sequence))
-            .map_err(failed("read the outbox"))?
-        {
+        for entry in table.range(..=(epoch, sequence)).map_err(failed("read the outbox"))? {
             gone.push(entry.map_err(failed("read the outbox"))?.0.value());
         }
         for key in &gone {
@@ -137,11 +115,7 @@ impl Database {
             if filled > bytes && !rows.is_empty() {
                 break;
             }
-            rows.push(Row {
-                epoch,
-                sequence,
-                signed,
-            });
+            rows.push(Row { epoch, sequence, signed });
         }
         Ok(rows)
     }
@@ -159,11 +133,7 @@ mod tests {
     use super::*;
 
     fn row(epoch: u64, sequence: u64) -> Row {
-        Row {
-            epoch,
-            sequence,
-            signed: vec![7; 100],
-        }
+        Row { epoch, sequence, signed: vec![7; 100] }
     }
 
     fn keys(database: &Database) -> Vec<(u64, u64)> {
@@ -175,9 +145,7 @@ mod tests {
     fn an_acknowledgement_is_cumulative_over_epochs() {
         let database = Database::from_bytes(&[]).unwrap();
         for (epoch, sequence) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
-            database
-                .write(|t| t.push_row(&row(epoch, sequence), Replaces::Nothing))
-                .unwrap();
+            database.write(|t| t.push_row(&row(epoch, sequence), Replaces::Nothing)).unwrap();
         }
         assert_eq!(database.write(|t| t.drop_rows_through(2, 1)).unwrap(), 3);
         assert_eq!(keys(&database), [(2, 2)]);
@@ -187,12 +155,7 @@ mod tests {
     #[test]
     fn a_newer_state_replaces_an_older_one_and_events_stay() {
         let database = Database::from_bytes(&[]).unwrap();
-        let kinds = [
-            Replaces::State,
-            Replaces::Nothing,
-            Replaces::Facts,
-            Replaces::State,
-        ];
+        let kinds = [Replaces::State, Replaces::Nothing, Replaces::Facts, Replaces::State];
         for (n, kind) in (1..).zip(kinds) {
             database.write(|t| t.push_row(&row(1, n), kind)).unwrap();
         }
@@ -202,9 +165,7 @@ mod tests {
     #[test]
     fn weeks_offline_lose_the_oldest_events_only() {
         let database = Database::from_bytes(&[]).unwrap();
-        database
-            .write(|t| t.push_row(&row(1, 0), Replaces::State))
-            .unwrap();
+        database.write(|t| t.push_row(&row(1, 0), Replaces::State)).unwrap();
         database
             .write(|t| {
                 for n in 1..=MOST_ROWS as u64 + 9 {
@@ -223,9 +184,7 @@ mod tests {
     fn a_packet_is_filled_and_never_empty() {
         let database = Database::from_bytes(&[]).unwrap();
         for n in 1..=5 {
-            database
-                .write(|t| t.push_row(&row(1, n), Replaces::Nothing))
-                .unwrap();
+            database.write(|t| t.push_row(&row(1, n), Replaces::Nothing)).unwrap();
         }
         assert_eq!(database.oldest_rows(1).unwrap().len(), 1);
         assert_eq!(database.oldest_rows(300).unwrap().len(), 2);

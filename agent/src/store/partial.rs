@@ -24,10 +24,7 @@ pub struct Bitmap {
 impl Bitmap {
     /// A bitmap of `len` chunks, none in it.
     pub fn new(len: u32) -> Self {
-        Self {
-            bits: vec![0; (len as usize).div_ceil(8)],
-            len,
-        }
+        Self { bits: vec![0; (len as usize).div_ceil(8)], len }
     }
 
     fn from_bits(bits: &[u8], len: u32) -> Self {
@@ -94,42 +91,24 @@ impl Store {
     /// Begins or resumes a blob of the index's size. `index` must come from signed data.
     pub fn partial(&self, digest: Digest, index: ChunkIndex) -> Result<Partial, StoreError> {
         let path = self.partial_path(&digest);
-        let file = self
-            .disk
-            .open_or_create(&path)
-            .map_err(StoreError::io("open", &path))?;
+        let file = self.disk.open_or_create(&path).map_err(StoreError::io("open", &path))?;
         let saved = self.bitmap(&digest)?;
         let have = Bitmap::from_bits(saved.as_deref().unwrap_or_default(), index.len());
-        let mut partial = Partial {
-            store: self.clone(),
-            digest,
-            index,
-            file,
-            have,
-            bytes: 0,
-            unsaved: false,
-        };
+        let mut partial =
+            Partial { store: self.clone(), digest, index, file, have, bytes: 0, unsaved: false };
         partial.look_again(Recheck::Unknown)?;
         Ok(partial)
     }
 
     /// Bytes that lie in a partial blob's file, for people; 0 where there is none.
     pub fn partial_bytes(&self, digest: &Digest) -> u64 {
-        self.disk
-            .size(&self.partial_path(digest))
-            .ok()
-            .flatten()
-            .unwrap_or(0)
+        self.disk.size(&self.partial_path(digest)).ok().flatten().unwrap_or(0)
     }
 
     fn bitmap(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let read = self.database.begin_read()?;
-        let table = read
-            .open_table(BITMAPS)
-            .map_err(failed("open the bitmaps"))?;
-        let found = table
-            .get(digest.as_bytes())
-            .map_err(failed("read a bitmap"))?;
+        let table = read.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
+        let found = table.get(digest.as_bytes()).map_err(failed("read a bitmap"))?;
         // A damaged bitmap is worth no more than none: chunks are then hashed again.
         Ok(found
             .and_then(|bytes| record::decode::<serde_bytes::ByteBuf>(bytes.value()).ok())
@@ -139,13 +118,10 @@ impl Store {
     pub(super) fn drop_bitmaps(&self, keep: impl Fn(&Digest) -> bool) -> Result<(), StoreError> {
         let gone = {
             let read = self.database.begin_read()?;
-            let table = read
-                .open_table(BITMAPS)
-                .map_err(failed("open the bitmaps"))?;
+            let table = read.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
             let mut gone = Vec::new();
             for entry in table.iter().map_err(failed("read the bitmaps"))? {
-                let digest =
-                    Digest::from_bytes(*entry.map_err(failed("read the bitmaps"))?.0.value());
+                let digest = Digest::from_bytes(*entry.map_err(failed("read the bitmaps"))?.0.value());
                 if !keep(&digest) {
                     gone.push(digest);
                 }
@@ -156,14 +132,9 @@ impl Store {
             return Ok(());
         }
         self.database.write(|transaction| {
-            let mut table = transaction
-                .inner
-                .open_table(BITMAPS)
-                .map_err(failed("open the bitmaps"))?;
+            let mut table = transaction.inner.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
             for digest in &gone {
-                table
-                    .remove(digest.as_bytes())
-                    .map_err(failed("remove a bitmap"))?;
+                table.remove(digest.as_bytes()).map_err(failed("remove a bitmap"))?;
             }
             Ok(())
         })
@@ -229,9 +200,7 @@ impl Partial {
             return Ok(Put::Spoiled);
         };
         let path = self.store.partial_path(&self.digest);
-        self.file
-            .write_at(chunk.offset, bytes)
-            .map_err(StoreError::io("write", &path))?;
+        self.file.write_at(chunk.offset, bytes).map_err(StoreError::io("write", &path))?;
         self.have.set(n);
         self.bytes += u64::from(chunk.length);
         self.unsaved = true;
@@ -247,21 +216,11 @@ impl Partial {
         if self.index.len() > 1 {
             let path = self.store.partial_path(&self.digest);
             self.file.sync().map_err(StoreError::io("sync", &path))?;
-            let bits =
-                record::encode(&serde_bytes::Bytes::new(&self.have.bits)).map_err(|why| {
-                    StoreError::Record {
-                        key: format!("bitmap {}", self.digest),
-                        why,
-                    }
-                })?;
+            let bits = record::encode(&serde_bytes::Bytes::new(&self.have.bits))
+                .map_err(|why| StoreError::Record { key: format!("bitmap {}", self.digest), why })?;
             self.store.database.write(|transaction| {
-                let mut table = transaction
-                    .inner
-                    .open_table(BITMAPS)
-                    .map_err(failed("open the bitmaps"))?;
-                table
-                    .insert(self.digest.as_bytes(), bits.as_slice())
-                    .map_err(failed("write a bitmap"))?;
+                let mut table = transaction.inner.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
+                table.insert(self.digest.as_bytes(), bits.as_slice()).map_err(failed("write a bitmap"))?;
                 Ok(())
             })?;
         }
@@ -278,8 +237,7 @@ impl Partial {
     pub fn finish(mut self) -> Result<(), StoreError> {
         let path = self.store.partial_path(&self.digest);
         self.file.sync().map_err(StoreError::io("sync", &path))?;
-        let whole = self.file.size().map_err(StoreError::io("look at", &path))?
-            == self.index.size()
+        let whole = self.file.size().map_err(StoreError::io("look at", &path))? == self.index.size()
             && hash(&*self.file).map_err(StoreError::io("read", &path))? == self.digest;
         if !whole {
             self.look_again(Recheck::Everything)?;
@@ -290,15 +248,10 @@ impl Partial {
                 self.unsaved = true;
                 self.checkpoint()?;
             }
-            return Err(StoreError::Damaged {
-                digest: self.digest,
-            });
+            return Err(StoreError::Damaged { digest: self.digest });
         }
         let place = self.store.blob_path(&self.digest);
-        self.store
-            .disk
-            .rename(&path, &place)
-            .map_err(StoreError::io("rename to", &place))?;
+        self.store.disk.rename(&path, &place).map_err(StoreError::io("rename to", &place))?;
         self.store.sync_directory_of(&place)?;
         if self.index.len() > 1 {
             self.store.drop_bitmaps(|other| *other != self.digest)?;
@@ -321,9 +274,7 @@ impl Partial {
                 self.have.clear(n);
             } else if matches!(recheck, Recheck::Everything) || !self.have.has(n) {
                 buffer.resize(chunk.length as usize, 0);
-                self.file
-                    .read_at(chunk.offset, &mut buffer)
-                    .map_err(StoreError::io("read", &path))?;
+                self.file.read_at(chunk.offset, &mut buffer).map_err(StoreError::io("read", &path))?;
                 if Digest::of(&buffer) == chunk.digest {
                     self.unsaved |= !self.have.has(n);
                     self.have.set(n);

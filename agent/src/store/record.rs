@@ -34,17 +34,11 @@ mod tests {
     #[test]
     fn every_changed_byte_is_found() {
         let bytes = encode(&("name", 7u64, vec![1u8, 2, 3])).unwrap();
-        assert_eq!(
-            decode::<(String, u64, Vec<u8>)>(&bytes),
-            Ok(("name".to_owned(), 7, vec![1, 2, 3]))
-        );
+        assert_eq!(decode::<(String, u64, Vec<u8>)>(&bytes), Ok(("name".to_owned(), 7, vec![1, 2, 3])));
         for n in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[n] ^= 1;
-            assert!(
-                decode::<(String, u64, Vec<u8>)>(&changed).is_err(),
-                "byte {n}"
-            );
+            assert!(decode::<(String, u64, Vec<u8>)>(&changed).is_err(), "byte {n}");
         }
         assert!(decode::<u64>(&bytes[..7]).is_err());
         assert!(decode::<u64>(&[]).is_err());

@@ -1,0 +1,60 @@
+//! The device's time, and how far it is trusted. The only place that reads a clock.
+//!
+//! `now = max(floor, system clock when it is synchronised)`. The floor never goes back: it is the
+//! largest of the program's build date, the last accepted floor and the verified issue dates. A
+//! device that boots in 1970 is a normal case: it goes by its floor. Durations and timeouts go by
+//! the time since boot, which nobody sets.
+
+mod kernel;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use selvedge_protocol::message::Clock as Trusted;
+
+/// No device has a clock from before this program was written.
+const BUILT: &str = "2026-11-01T00:00:00Z";
+
+/// The floor of a device that has accepted nothing yet.
+pub fn built() -> Timestamp {
+    BUILT.parse().unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// The system's clock, where the kernel vouches for it. [`selvedge_package::trust::TrustState::now`]
+/// raises it to the floor.
+#[allow(clippy::disallowed_methods)]
+pub fn synchronised() -> Option<Timestamp> {
+    kernel::is_synchronised().then(Timestamp::now)
+}
+
+/// How far the system's clock is trusted, as reports say it.
+pub fn trusted() -> Trusted {
+    if kernel::is_synchronised() { Trusted::Synchronised } else { Trusted::Free }
+}
+
+/// The system's own date in milliseconds since 1970, right or wrong: for reports, which say how far
+/// it is trusted.
+#[allow(clippy::disallowed_methods)]
+pub fn system_ms() -> i64 {
+    Timestamp::now().as_millisecond()
+}
+
+/// Time since the machine's boot, sleep included: for timeouts and probations.
+pub fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0).min(999_999_999),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_date_is_a_date() {
+        assert!(built() > Timestamp::UNIX_EPOCH);
+        assert!(since_boot() > Duration::ZERO);
+    }
+}

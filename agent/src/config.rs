@@ -1,0 +1,247 @@
+//! What the person who runs the agent may choose: a file, the environment, the command line.
+//!
+//! The command line wins over the environment, which wins over the file; they meet in
+//! [`Config::merge`] and nowhere else. A key that is not known is refused, naming the nearest that is.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use selvedge_package::nearest::nearest;
+use serde::Deserialize;
+
+/// Largest configuration file, in bytes.
+const LARGEST_FILE: u64 = 64 * 1024;
+
+/// What cannot be used, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is too large to be one.
+    #[error("{} has more than {LARGEST_FILE} bytes: it is no configuration file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is not what it should be.
+    #[error("{}: {why}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and key.
+        why: String,
+    },
+    /// No host program was named and none lies beside the agent.
+    #[error("there is no selvedge-host beside {}: name it with --host-binary", beside.display())]
+    NoHost {
+        /// The agent's own path.
+        beside: PathBuf,
+    },
+    /// A value makes no sense.
+    #[error("`{key}` cannot be {value}: {rule}")]
+    Value {
+        /// Which.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What it must be.
+        rule: &'static str,
+    },
+}
+
+/// What may be chosen; what is absent has its default from [`Config::merge`].
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Choices {
+    /// The host program.
+    pub host_binary: Option<PathBuf>,
+    /// Where inference is served.
+    pub http: Option<SocketAddr>,
+    /// Directory with the built-in modules, handed to the host.
+    pub modules: Option<PathBuf>,
+    /// The ONNX Runtime library, handed to the host.
+    pub onnxruntime: Option<PathBuf>,
+    /// Whether the host goes on serving when the agent ends.
+    pub host_outlives: Option<bool>,
+    /// Seconds between two signs of life.
+    pub heartbeat_seconds: Option<u64>,
+    /// Seconds after which a probe of a new package is given up.
+    pub probe_seconds: Option<u64>,
+    /// Data memory of a probe in MiB; by default three quarters of the machine's.
+    pub probe_memory_mib: Option<u64>,
+    /// Seconds that loading a package in the host may take, its acceptance cases included.
+    pub load_seconds: Option<u64>,
+}
+
+/// Everything decided.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The data directory, absolute.
+    pub data: PathBuf,
+    /// The host program.
+    pub host_binary: PathBuf,
+    /// Where inference is served; port 0 takes any free one.
+    pub http: SocketAddr,
+    /// Handed to the host.
+    pub modules: Option<PathBuf>,
+    /// Handed to the host.
+    pub onnxruntime: Option<PathBuf>,
+    /// Whether the host goes on serving when the agent ends.
+    pub host_outlives: bool,
+    /// Time between two signs of life.
+    pub heartbeat: Duration,
+    /// Longest time for a probe.
+    pub probe: Duration,
+    /// Data memory of a probe in bytes; `None`: three quarters of the machine's.
+    pub probe_memory: Option<u64>,
+    /// Longest time for a load.
+    pub load: Duration,
+}
+
+impl Choices {
+    /// Reads a configuration file.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let read = |source| ConfigError::Read { path: path.to_owned(), source };
+        if std::fs::metadata(path).map_err(read)?.len() > LARGEST_FILE {
+            return Err(ConfigError::TooLarge { path: path.to_owned() });
+        }
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        Self::from_text(&text).map_err(|why| ConfigError::Content { path: path.to_owned(), why })
+    }
+
+    fn from_text(text: &str) -> Result<Self, String> {
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+        if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(match nearest(unknown, KEYS) {
+                Some(known) => format!("there is no key `{unknown}`; did you mean `{known}`?"),
+                None => format!("there is no key `{unknown}`; there are {}", KEYS.join(", ")),
+            });
+        }
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// These choices where they are made, the others where they are not.
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            host_binary: self.host_binary.or(others.host_binary),
+            http: self.http.or(others.http),
+            modules: self.modules.or(others.modules),
+            onnxruntime: self.onnxruntime.or(others.onnxruntime),
+            host_outlives: self.host_outlives.or(others.host_outlives),
+            heartbeat_seconds: self.heartbeat_seconds.or(others.heartbeat_seconds),
+            probe_seconds: self.probe_seconds.or(others.probe_seconds),
+            probe_memory_mib: self.probe_memory_mib.or(others.probe_memory_mib),
+            load_seconds: self.load_seconds.or(others.load_seconds),
+        }
+    }
+}
+
+/// The keys of [`Choices`].
+const KEYS: [&str; 9] = [
+    "host-binary",
+    "http",
+    "modules",
+    "onnxruntime",
+    "host-outlives",
+    "heartbeat-seconds",
+    "probe-seconds",
+    "probe-memory-mib",
+    "load-seconds",
+];
+
+impl Config {
+    /// Everything decided, from a file's choices and the command line's (with the environment's).
+    pub fn merge(data: &Path, file: Choices, line: Choices) -> Result<Self, ConfigError> {
+        let chosen = line.or(file);
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let host_binary = match chosen.host_binary {
+            Some(path) => absolute(path),
+            None => beside_us()?,
+        };
+        let heartbeat = chosen.heartbeat_seconds.unwrap_or(60);
+        if !(1..=3600).contains(&heartbeat) {
+            return Err(ConfigError::Value {
+                key: "heartbeat-seconds",
+                value: heartbeat.to_string(),
+                rule: "1 to 3600",
+            });
+        }
+        let http = chosen.http.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
+        if !http.ip().is_loopback() {
+            return Err(ConfigError::Value {
+                key: "http",
+                value: http.to_string(),
+                rule: "inference is served on a loopback address",
+            });
+        }
+        Ok(Self {
+            data: absolute(data.to_owned()),
+            host_binary,
+            http,
+            modules: chosen.modules.map(absolute),
+            onnxruntime: chosen.onnxruntime.map(absolute),
+            host_outlives: chosen.host_outlives.unwrap_or(true),
+            heartbeat: Duration::from_secs(heartbeat),
+            probe: Duration::from_secs(chosen.probe_seconds.unwrap_or(600).max(1)),
+            probe_memory: chosen.probe_memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
+            load: Duration::from_secs(chosen.load_seconds.unwrap_or(600).max(1)),
+        })
+    }
+}
+
+fn beside_us() -> Result<PathBuf, ConfigError> {
+    let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("selvedge-agent"));
+    let host = own.with_file_name("selvedge-host");
+    if host.is_file() { Ok(host) } else { Err(ConfigError::NoHost { beside: own }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let error = Choices::from_text("heartbeet-seconds = 3").unwrap_err();
+        assert_eq!(error, "there is no key `heartbeet-seconds`; did you mean `heartbeat-seconds`?");
+        assert!(Choices::from_text("http = 7").is_err());
+        assert!(Choices::from_text("http =").is_err());
+    }
+
+    #[test]
+    fn every_key_is_known_to_both_lists() {
+        let text = "host-binary = 'h'\nhttp = '127.0.0.1:1'\nmodules = 'm'\nonnxruntime = 'o'\n\
+                    host-outlives = false\nheartbeat-seconds = 5\nprobe-seconds = 6\n\
+                    probe-memory-mib = 7\nload-seconds = 8";
+        assert_eq!(text.lines().count(), KEYS.len());
+        let choices = Choices::from_text(text).unwrap();
+        let config = Config::merge(Path::new("/d"), choices, Choices::default()).unwrap();
+        assert_eq!(config.heartbeat, Duration::from_secs(5));
+        assert_eq!(config.probe_memory, Some(7 << 20));
+        assert!(!config.host_outlives);
+    }
+
+    #[test]
+    fn the_line_wins_over_the_file() {
+        let file =
+            Choices { http: "127.0.0.1:1".parse().ok(), host_binary: Some("h".into()), ..Choices::default() };
+        let line = Choices { http: "127.0.0.1:2".parse().ok(), ..Choices::default() };
+        let config = Config::merge(Path::new("/d"), file, line).unwrap();
+        assert_eq!(config.http.port(), 2);
+        assert!(config.host_binary.is_absolute());
+    }
+
+    #[test]
+    fn an_address_for_the_whole_world_is_refused() {
+        let line =
+            Choices { http: "0.0.0.0:80".parse().ok(), host_binary: Some("h".into()), ..Choices::default() };
+        assert!(Config::merge(Path::new("/d"), Choices::default(), line).is_err());
+    }
+}

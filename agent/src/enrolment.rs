@@ -1,0 +1,131 @@
+//! The enrolment file: who the device is, whom it trusts, and where its broker is.
+//!
+//! Whoever writes this file decides what the device will ever run, so it is read once, at the first
+//! start; later starts take only a new broker or token from it, never a root or another identity.
+
+use std::path::{Path, PathBuf};
+
+use selvedge_package::DeviceId;
+use serde::{Deserialize, Serialize};
+
+/// Largest file, in bytes: two roots of 64 KiB, escaped, and little else.
+const LARGEST: u64 = 512 * 1024;
+
+/// A file that is no enrolment.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolmentError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is too large.
+    #[error("{} has more than {LARGEST} bytes: it is no enrolment file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is not the expected JSON.
+    #[error(
+        "{} is no enrolment file (made by `selvedge target enrol NAME --out FILE`)",
+        path.display()
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// It is of a later format.
+    #[error(
+        "{} has format {format}; this agent reads format 1: update the agent",
+        path.display()
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        format: u32,
+    },
+}
+
+/// What kind of compute target the device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The machine of the person who runs `selvedge up`.
+    Local,
+    /// An enrolled device.
+    Device,
+}
+
+/// The file's content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enrolment {
+    /// Version of this format: 1.
+    pub format: u32,
+    /// Who the device is.
+    pub device: DeviceId,
+    /// What it is.
+    pub kind: Kind,
+    /// `mqtt://host:port`.
+    pub broker: String,
+    /// One-time token that registers the device's key.
+    pub token: String,
+    /// The Image repository's root, its exact bytes.
+    pub image_root: String,
+    /// The Director repository's root, its exact bytes.
+    pub director_root: String,
+}
+
+impl Enrolment {
+    /// Reads the file.
+    pub fn from_file(path: &Path) -> Result<Self, EnrolmentError> {
+        let read = |source| EnrolmentError::Read { path: path.to_owned(), source };
+        if std::fs::metadata(path).map_err(read)?.len() > LARGEST {
+            return Err(EnrolmentError::TooLarge { path: path.to_owned() });
+        }
+        let bytes = std::fs::read(path).map_err(read)?;
+        let enrolment: Self = serde_json::from_slice(&bytes)
+            .map_err(|source| EnrolmentError::Content { path: path.to_owned(), source })?;
+        match enrolment.format {
+            1 => Ok(enrolment),
+            format => Err(EnrolmentError::Format { path: path.to_owned(), format }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &str) {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("enrolment.json");
+        std::fs::write(&path, text).unwrap();
+        let found = match Enrolment::from_file(&path) {
+            Ok(enrolment) => format!("{} by {}", enrolment.device, enrolment.broker),
+            Err(error) => error.to_string(),
+        };
+        assert!(found.contains(expected), "{found}");
+    }
+
+    #[test]
+    fn files_that_are_one_and_files_that_are_not() {
+        let rest =
+            r#""kind":"device","broker":"mqtt://h:1","token":"t","image_root":"{}","director_root":"{}""#;
+        check(&format!(r#"{{"format":1,"device":"edge-1",{rest}}}"#), "edge-1 by mqtt://h:1");
+        check(&format!(r#"{{"format":2,"device":"edge-1",{rest}}}"#), "reads format 1");
+        check(&format!(r#"{{"format":1,"device":"../x",{rest}}}"#), "no enrolment file");
+        check(&format!(r#"{{"format":1,"device":"a","more":1,{rest}}}"#), "no enrolment file");
+        check("", "no enrolment file");
+        check(&"[".repeat(200_000), "no enrolment file");
+        check(&" ".repeat(600_000), "more than");
+    }
+}
