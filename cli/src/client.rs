@@ -29,10 +29,7 @@ impl Registry {
     /// Prepares requests; nothing is sent yet.
     pub fn new(context: Context) -> Result<Self, Failure> {
         check_address(&context.registry)?;
-        Ok(Self {
-            http: http_client()?,
-            context,
-        })
+        Ok(Self { http: http_client()?, context })
     }
 
     /// The base address.
@@ -66,14 +63,9 @@ impl Registry {
         if let Some(body) = body {
             request = request.json(body);
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|source| self.unreachable(source))?;
+        let response = request.send().await.map_err(|source| self.unreachable(source))?;
         let status = response.status();
-        let bytes = bounded(response, LARGEST_ANSWER)
-            .await
-            .map_err(|source| self.garbled(source))?;
+        let bytes = bounded(response, LARGEST_ANSWER).await.map_err(|source| self.garbled(source))?;
         if !status.is_success() {
             return Err(self.answered(doing, status, &bytes));
         }
@@ -127,9 +119,7 @@ impl Registry {
         if status.is_success() {
             return Ok(());
         }
-        let bytes = bounded(response, 65_536)
-            .await
-            .map_err(|source| self.garbled(source))?;
+        let bytes = bounded(response, 65_536).await.map_err(|source| self.garbled(source))?;
         // The blob may have come from someone else in the meantime.
         if status == StatusCode::CONFLICT && self.has_blob(digest).await? {
             return Ok(());
@@ -139,18 +129,14 @@ impl Registry {
 
     /// Every release of the workspace, as sent and as rows.
     pub async fn packages(&self) -> Result<(Value, Vec<rows::Package>), Failure> {
-        let value = self
-            .get("list packages", &self.in_workspace("/packages"))
-            .await?;
+        let value = self.get("list packages", &self.in_workspace("/packages")).await?;
         let items: rows::Items<rows::Package> = self.read(&value)?;
         Ok((value, items.items))
     }
 
     /// Every target of the workspace, as sent and as rows.
     pub async fn targets(&self) -> Result<(Value, Vec<rows::Target>), Failure> {
-        let value = self
-            .get("list targets", &self.in_workspace("/targets"))
-            .await?;
+        let value = self.get("list targets", &self.in_workspace("/targets")).await?;
         let items: rows::Items<rows::Target> = self.read(&value)?;
         Ok((value, items.items))
     }
@@ -170,11 +156,7 @@ impl Registry {
 
     /// The error for a target that is not there, naming those that are.
     pub async fn no_target(&self, name: &DeviceId) -> Failure {
-        let known = self
-            .targets()
-            .await
-            .map(|(_, rows)| rows)
-            .unwrap_or_default();
+        let known = self.targets().await.map(|(_, rows)| rows).unwrap_or_default();
         let names: Vec<&str> = known.iter().map(|target| target.name.as_str()).collect();
         let advice = match nearest(name.as_str(), names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`? `selvedge targets` lists all"),
@@ -197,11 +179,7 @@ impl Registry {
     }
 
     fn garbled(&self, source: crate::failure::Cause) -> Failure {
-        Failure::Garbled {
-            who: "the registry",
-            address: self.context.registry.clone(),
-            source,
-        }
+        Failure::Garbled { who: "the registry", address: self.context.registry.clone(), source }
     }
 
     fn answered(&self, doing: &str, status: StatusCode, body: &[u8]) -> Failure {
@@ -225,10 +203,7 @@ pub fn http_client() -> Result<reqwest::Client, Failure> {
         .read_timeout(Duration::from_secs(120))
         .user_agent(concat!("selvedge/", env!("CARGO_PKG_VERSION")))
         .build()
-        .map_err(|source| Failure::Internal {
-            what: "cannot prepare HTTP",
-            source: source.into(),
-        })
+        .map_err(|source| Failure::Internal { what: "cannot prepare HTTP", source: source.into() })
 }
 
 /// Reads a body, refusing one over `limit` bytes.
@@ -237,11 +212,7 @@ pub async fn bounded(
     limit: usize,
 ) -> Result<Vec<u8>, crate::failure::Cause> {
     let mut bytes = Vec::new();
-    while let Some(piece) = response
-        .chunk()
-        .await
-        .map_err(reqwest::Error::without_url)?
-    {
+    while let Some(piece) = response.chunk().await.map_err(reqwest::Error::without_url)? {
         if bytes.len() + piece.len() > limit {
             return Err(format!("it is larger than {limit} bytes").into());
         }
@@ -254,29 +225,20 @@ pub async fn bounded(
 pub fn error_body(status: StatusCode, body: &[u8]) -> (String, String) {
     let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let word = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-    (
-        word("error").unwrap_or_else(|| format!("HTTP {status}")),
-        word("reason").unwrap_or_default(),
-    )
+    (word("error").unwrap_or_else(|| format!("HTTP {status}")), word("reason").unwrap_or_default())
 }
 
 /// Plain HTTP, and to this machine only: the token travels in it.
 fn check_address(address: &str) -> Result<(), Failure> {
     let wrong = |why: &str, advice: &str| {
-        Err(Failure::usage(
-            format!("{address} is not an address of a registry: {why}"),
-            advice,
-        ))
+        Err(Failure::usage(format!("{address} is not an address of a registry: {why}"), advice))
     };
     let example = "write it like http://127.0.0.1:8470";
     let Ok(url) = Url::parse(address) else {
         return wrong("it is not a URL", example);
     };
     if url.scheme() == "https" {
-        return wrong(
-            "https is not supported yet",
-            "reach it through a tunnel, as http on this machine",
-        );
+        return wrong("https is not supported yet", "reach it through a tunnel, as http on this machine");
     }
     if url.scheme() != "http" {
         return wrong("only http is supported", example);
@@ -305,12 +267,7 @@ mod tests {
 
     #[test]
     fn the_token_leaves_this_machine_over_no_plain_address() {
-        for good in [
-            "http://127.0.0.1:80",
-            "http://[::1]:9",
-            "http://localhost:1",
-            "http://127.3.2.1:1/x",
-        ] {
+        for good in ["http://127.0.0.1:80", "http://[::1]:9", "http://localhost:1", "http://127.3.2.1:1/x"] {
             assert!(check_address(good).is_ok(), "{good}");
         }
         for bad in [
@@ -323,24 +280,15 @@ mod tests {
             "http://a:b@127.0.0.1",
             "http://127.0.0.1?x",
         ] {
-            assert!(
-                matches!(check_address(bad), Err(Failure::Usage { .. })),
-                "{bad}"
-            );
+            assert!(matches!(check_address(bad), Err(Failure::Usage { .. })), "{bad}");
         }
     }
 
     #[test]
     fn an_error_without_a_body_still_says_something() {
         let (error, reason) = error_body(StatusCode::BAD_GATEWAY, b"<html>");
-        assert_eq!(
-            (error.as_str(), reason.as_str()),
-            ("HTTP 502 Bad Gateway", "")
-        );
-        let (error, reason) = error_body(
-            StatusCode::CONFLICT,
-            br#"{"error":"taken","reason":"exists"}"#,
-        );
+        assert_eq!((error.as_str(), reason.as_str()), ("HTTP 502 Bad Gateway", ""));
+        let (error, reason) = error_body(StatusCode::CONFLICT, br#"{"error":"taken","reason":"exists"}"#);
         assert_eq!((error.as_str(), reason.as_str()), ("taken", "exists"));
     }
 }

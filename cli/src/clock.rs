@@ -18,10 +18,7 @@ pub struct Deadline {
 impl Deadline {
     /// `allowed` from now on.
     pub fn after(allowed: Duration) -> Self {
-        Self {
-            start: Instant::now(),
-            allowed,
-        }
+        Self { start: Instant::now(), allowed }
     }
 
     /// Whether it has passed.

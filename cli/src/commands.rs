@@ -79,10 +79,7 @@ impl Surroundings<'_> {
 /// Does what the command line says. Every command but `up` is dropped where it is by Ctrl-C; what
 /// it made so far and did not finish is removed.
 pub async fn run(cli: &Cli) -> Result<(), Failure> {
-    let around = Surroundings {
-        global: &cli.global,
-        out: Output::new(cli.global.json),
-    };
+    let around = Surroundings { global: &cli.global, out: Output::new(cli.global.json) };
     let mut ending = Ending::watch()?;
     if let Command::Up(args) = &cli.command {
         return up::run(&around, args, &mut ending).await;
@@ -126,11 +123,7 @@ mod tests {
             &["selvedge", "targets", "../x"],
         ] {
             let error = Cli::try_parse_from(line).unwrap_err();
-            assert_eq!(
-                error.exit_code(),
-                i32::from(crate::exit::Exit::Usage.code()),
-                "{line:?}"
-            );
+            assert_eq!(error.exit_code(), i32::from(crate::exit::Exit::Usage.code()), "{line:?}");
         }
     }
 }

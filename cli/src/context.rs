@@ -11,28 +11,13 @@ use crate::supervisor::record::Record;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Global {
     /// Address of the registry [env: SELVEDGE_REGISTRY; else that of the last `selvedge up`]
-    #[arg(
-        long,
-        global = true,
-        value_name = "URL",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub registry: Option<String>,
     /// File with the registry's token [env: SELVEDGE_TOKEN_FILE, or SELVEDGE_TOKEN with the token itself]
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub token_file: Option<PathBuf>,
     /// Data directory of a `selvedge up` [default: selvedge/up in the user's data directory]
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub data: Option<PathBuf>,
     /// Workspace of the registry
     #[arg(
@@ -135,11 +120,7 @@ impl Context {
     pub fn discover(global: &Global, env: Env<'_>) -> Result<Self, Failure> {
         // An explicit --data is the command line's word and goes before the environment.
         let said = global.registry.clone();
-        let from_env = if global.data.is_none() {
-            env("SELVEDGE_REGISTRY")
-        } else {
-            None
-        };
+        let from_env = if global.data.is_none() { env("SELVEDGE_REGISTRY") } else { None };
         let explicit = said.or(from_env);
         let directory = data_dir(global, env)?;
         let record = Record::read(&directory)?;
@@ -155,11 +136,7 @@ impl Context {
                 _ => return Err(Failure::NoToken { registry }),
             },
         };
-        Ok(Self {
-            registry,
-            token,
-            workspace: global.workspace.clone(),
-        })
+        Ok(Self { registry, token, workspace: global.workspace.clone() })
     }
 
     fn explicit_token(global: &Global, env: Env<'_>) -> Result<Option<Token>, Failure> {
@@ -189,10 +166,7 @@ pub fn data_dir(global: &Global, env: Env<'_>) -> Result<PathBuf, Failure> {
     if let Some(path) = &global.data {
         return Ok(path.clone());
     }
-    let base = match env("XDG_DATA_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-    {
+    let base = match env("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute()) {
         Some(path) => path,
         None => match env("HOME") {
             Some(home) => PathBuf::from(home).join(".local/share"),
@@ -212,10 +186,7 @@ pub fn read_small(path: &Path, limit: u64) -> Result<String, Failure> {
     use std::io::Read as _;
     let file = std::fs::File::open(path).map_err(Failure::file("open", path))?;
     let mut text = String::new();
-    let length = file
-        .take(limit + 1)
-        .read_to_string(&mut text)
-        .map_err(Failure::file("read", path))?;
+    let length = file.take(limit + 1).read_to_string(&mut text).map_err(Failure::file("read", path))?;
     if length as u64 > limit {
         return Err(Failure::Content {
             what: "a file of the expected size",
@@ -241,10 +212,7 @@ mod tests {
     }
 
     fn global(data: Option<&Path>) -> Global {
-        Global {
-            data: data.map(Path::to_owned),
-            ..Global::default()
-        }
+        Global { data: data.map(Path::to_owned), ..Global::default() }
     }
 
     #[test]
@@ -261,22 +229,10 @@ mod tests {
     fn a_token_stays_with_its_registry() {
         let dir = tempfile::tempdir().unwrap();
         up_in(dir.path());
-        let other = Global {
-            registry: Some("http://127.0.0.1:2".into()),
-            ..global(Some(dir.path()))
-        };
-        assert!(matches!(
-            Context::discover(&other, &|_| None),
-            Err(Failure::NoToken { .. })
-        ));
-        let same = Global {
-            registry: Some("http://127.0.0.1:1/".into()),
-            ..global(Some(dir.path()))
-        };
-        assert_eq!(
-            Context::discover(&same, &|_| None).unwrap().token.reveal(),
-            "s3cret"
-        );
+        let other = Global { registry: Some("http://127.0.0.1:2".into()), ..global(Some(dir.path())) };
+        assert!(matches!(Context::discover(&other, &|_| None), Err(Failure::NoToken { .. })));
+        let same = Global { registry: Some("http://127.0.0.1:1/".into()), ..global(Some(dir.path())) };
+        assert_eq!(Context::discover(&same, &|_| None).unwrap().token.reveal(), "s3cret");
     }
 
     #[test]
@@ -290,27 +246,18 @@ mod tests {
             _ => None,
         };
         assert_eq!(
-            Context::discover(&global(Some(dir.path())), &env)
-                .unwrap()
-                .registry,
+            Context::discover(&global(Some(dir.path())), &env).unwrap().registry,
             "http://127.0.0.1:1"
         );
         let by_env = Context::discover(&global(None), &env).unwrap();
-        assert_eq!(
-            (by_env.registry.as_str(), by_env.token.reveal()),
-            ("http://127.0.0.1:9", "other")
-        );
+        assert_eq!((by_env.registry.as_str(), by_env.token.reveal()), ("http://127.0.0.1:9", "other"));
     }
 
     #[test]
     fn nothing_known_says_where_it_looked() {
         let dir = tempfile::tempdir().unwrap();
         let failure = Context::discover(&global(Some(dir.path())), &|_| None).unwrap_err();
-        assert!(
-            failure
-                .to_string()
-                .contains(&dir.path().display().to_string())
-        );
+        assert!(failure.to_string().contains(&dir.path().display().to_string()));
         assert!(failure.advice().unwrap().contains("selvedge up"));
     }
 

@@ -38,11 +38,7 @@ pub const TABLE: &[(Exit, &str, &str)] = &[
         "unexpected",
         "a fault of Selvedge or of the machine (a full disk, a file that cannot be read)",
     ),
-    (
-        Exit::Usage,
-        "usage",
-        "the command line is wrong, or it does not say enough",
-    ),
+    (Exit::Usage, "usage", "the command line is wrong, or it does not say enough"),
     (
         Exit::NotFound,
         "not-found",
@@ -63,26 +59,10 @@ pub const TABLE: &[(Exit, &str, &str)] = &[
         "unreachable",
         "registry, broker, agent or host does not answer, or could not be started",
     ),
-    (
-        Exit::TimedOut,
-        "timed-out",
-        "what was waited for did not happen in time; it may still happen",
-    ),
-    (
-        Exit::Unauthorised,
-        "unauthorised",
-        "no token was given, or the registry does not accept it",
-    ),
-    (
-        Exit::Untrusted,
-        "untrusted",
-        "a signature, a key, a digest or signed metadata does not hold",
-    ),
-    (
-        Exit::Interrupted,
-        "interrupted",
-        "ended by Ctrl-C or SIGTERM before it was done",
-    ),
+    (Exit::TimedOut, "timed-out", "what was waited for did not happen in time; it may still happen"),
+    (Exit::Unauthorised, "unauthorised", "no token was given, or the registry does not accept it"),
+    (Exit::Untrusted, "untrusted", "a signature, a key, a digest or signed metadata does not hold"),
+    (Exit::Interrupted, "interrupted", "ended by Ctrl-C or SIGTERM before it was done"),
 ];
 
 impl Exit {
@@ -93,10 +73,7 @@ impl Exit {
 
     /// The word of this row.
     pub fn word(self) -> &'static str {
-        TABLE
-            .iter()
-            .find(|row| row.0 == self)
-            .map_or("unexpected", |row| row.1)
+        TABLE.iter().find(|row| row.0 == self).map_or("unexpected", |row| row.1)
     }
 }
 

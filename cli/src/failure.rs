@@ -185,57 +185,34 @@ pub enum Failure {
 impl Failure {
     /// For `map_err`: a file operation on `path` failed.
     pub fn file<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
-        move |source| Self::File {
-            doing,
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::File { doing, path: path.to_owned(), source }
     }
 
     /// For `map_err`: the file at `path` is not `what`.
-    pub fn content<'a, E: Into<Cause>>(
-        what: &'static str,
-        path: &'a Path,
-    ) -> impl FnOnce(E) -> Self + 'a {
-        move |source| Self::Content {
-            what,
-            path: path.to_owned(),
-            source: source.into(),
-        }
+    pub fn content<'a, E: Into<Cause>>(what: &'static str, path: &'a Path) -> impl FnOnce(E) -> Self + 'a {
+        move |source| Self::Content { what, path: path.to_owned(), source: source.into() }
     }
 
     /// Something that was refused, without a further cause.
     pub fn refused(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::Refused {
-            what: what.into(),
-            advice: advice.into(),
-            source: None,
-        }
+        Self::Refused { what: what.into(), advice: advice.into(), source: None }
     }
 
     /// Arguments that cannot be carried out.
     pub fn usage(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::Usage {
-            what: what.into(),
-            advice: advice.into(),
-        }
+        Self::Usage { what: what.into(), advice: advice.into() }
     }
 
     /// Something that does not exist.
     pub fn missing(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::Missing {
-            what: what.into(),
-            advice: advice.into(),
-        }
+        Self::Missing { what: what.into(), advice: advice.into() }
     }
 
     /// The row of the exit table.
     pub fn exit(&self) -> Exit {
         match self {
             Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotFound,
-            Self::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
-                Exit::Conflict
-            }
+            Self::File { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => Exit::Conflict,
             Self::File { .. } | Self::Internal { .. } | Self::Garbled { .. } => Exit::Unexpected,
             Self::Content { .. } | Self::Refused { .. } => Exit::Refused,
             Self::Usage { .. } | Self::NoRegistry { .. } => Exit::Usage,
@@ -278,7 +255,9 @@ impl Failure {
                 "build or install all programs side by side; {} must be there and executable (or say --programs DIR)",
                 program.display()
             ),
-            Self::Ended { .. } => "the log says why; `selvedge up` can be run again once that is put right".to_owned(),
+            Self::Ended { .. } => "the log says why (a port that is taken: choose another, --broker-port, --registry-port or --http-port 0); then \
+                 run `selvedge up` again"
+                .to_owned(),
             Self::Interrupted | Self::Internal { .. } => String::new(),
         };
         (!advice.is_empty()).then_some(advice)
@@ -314,9 +293,7 @@ fn answered(status: u16) -> Exit {
 
 fn answer_advice(status: u16, reason: &str) -> &'static str {
     match (status, reason) {
-        (401 | 403, _) => {
-            "check the token: --token-file FILE, SELVEDGE_TOKEN_FILE or SELVEDGE_TOKEN"
-        }
+        (401 | 403, _) => "check the token: --token-file FILE, SELVEDGE_TOKEN_FILE or SELVEDGE_TOKEN",
         (_, "untrusted") => "check that --keys names the keys of this registry",
         (_, "targets-version") => "someone else released in the meantime; run the command again",
         (_, "release-not-growing" | "version-exists") => {

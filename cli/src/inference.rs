@@ -32,31 +32,21 @@ pub struct Metadata {
 impl Endpoint {
     /// The endpoint at a base address such as `http://127.0.0.1:8080`.
     pub fn new(address: &str) -> Result<Self, Failure> {
-        let base = if address.contains("://") {
-            address.to_owned()
-        } else {
-            format!("http://{address}")
-        };
-        let fits = reqwest::Url::parse(&base).is_ok_and(|url| {
-            url.scheme() == "http" && url.host_str().is_some() && url.query().is_none()
-        });
+        let base = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+        let fits = reqwest::Url::parse(&base)
+            .is_ok_and(|url| url.scheme() == "http" && url.host_str().is_some() && url.query().is_none());
         if !fits {
             return Err(Failure::usage(
                 format!("{address} is not an address of an inference endpoint"),
                 "write it like http://127.0.0.1:8080",
             ));
         }
-        Ok(Self {
-            http: http_client()?,
-            base: base.trim_end_matches('/').to_owned(),
-        })
+        Ok(Self { http: http_client()?, base: base.trim_end_matches('/').to_owned() })
     }
 
     /// The address of a route of a model.
     fn route(&self, model: &PackageName, version: Option<&str>, route: &str) -> String {
-        let version = version
-            .map(|version| format!("/versions/{version}"))
-            .unwrap_or_default();
+        let version = version.map(|version| format!("/versions/{version}")).unwrap_or_default();
         format!("{}/v2/models/{model}{version}{route}", self.base)
     }
 
@@ -68,13 +58,8 @@ impl Endpoint {
         request: &Value,
         allowed: Duration,
     ) -> Result<Vec<u8>, Failure> {
-        let sent = self
-            .http
-            .post(self.route(model, version, "/infer"))
-            .json(request)
-            .timeout(allowed)
-            .send()
-            .await;
+        let sent =
+            self.http.post(self.route(model, version, "/infer")).json(request).timeout(allowed).send().await;
         self.finish(model, sent, allowed).await
     }
 
@@ -104,12 +89,7 @@ impl Endpoint {
         version: Option<&str>,
         allowed: Duration,
     ) -> Result<Metadata, Failure> {
-        let sent = self
-            .http
-            .get(self.route(model, version, ""))
-            .timeout(allowed)
-            .send()
-            .await;
+        let sent = self.http.get(self.route(model, version, "")).timeout(allowed).send().await;
         let bytes = self.finish(model, sent, allowed).await?;
         serde_json::from_slice(&bytes).map_err(|source| self.garbled(source.into()))
     }
@@ -122,9 +102,7 @@ impl Endpoint {
     ) -> Result<Vec<u8>, Failure> {
         let response = sent.map_err(|source| self.unreachable(source, allowed))?;
         let status = response.status();
-        let bytes = bounded(response, LARGEST_ANSWER)
-            .await
-            .map_err(|source| self.garbled(source))?;
+        let bytes = bounded(response, LARGEST_ANSWER).await.map_err(|source| self.garbled(source))?;
         if status.is_success() {
             return Ok(bytes);
         }
@@ -154,31 +132,19 @@ impl Endpoint {
             },
             None => "`selvedge status` shows what runs where".to_owned(),
         };
-        Failure::missing(
-            format!("{} does not serve {model}: {error}", self.base),
-            advice,
-        )
+        Failure::missing(format!("{} does not serve {model}: {error}", self.base), advice)
     }
 
     /// Names of the models served, where the endpoint says them in its metadata.
     async fn served(&self) -> Option<Vec<String>> {
-        let answer = self
-            .http
-            .get(format!("{}/v2", self.base))
-            .timeout(Duration::from_secs(5))
-            .send()
-            .await
-            .ok()?;
+        let answer =
+            self.http.get(format!("{}/v2", self.base)).timeout(Duration::from_secs(5)).send().await.ok()?;
         let value: Value = serde_json::from_slice(&bounded(answer, 1 << 20).await.ok()?).ok()?;
         let names = value.get("models")?.as_array()?;
         Some(
             names
                 .iter()
-                .filter_map(|name| {
-                    name.as_str()
-                        .or_else(|| name.get("name")?.as_str())
-                        .map(str::to_owned)
-                })
+                .filter_map(|name| name.as_str().or_else(|| name.get("name")?.as_str()).map(str::to_owned))
                 .collect(),
         )
     }
@@ -195,16 +161,13 @@ impl Endpoint {
             who: "the inference endpoint",
             address: self.base.clone(),
             source: source.without_url().into(),
-            advice: "check that the host runs (`selvedge status`), or say where it is with --target-url URL".to_owned(),
+            advice: "check that the host runs (`selvedge status`), or say where it is with --target-url URL"
+                .to_owned(),
         }
     }
 
     fn garbled(&self, source: crate::failure::Cause) -> Failure {
-        Failure::Garbled {
-            who: "the inference endpoint",
-            address: self.base.clone(),
-            source,
-        }
+        Failure::Garbled { who: "the inference endpoint", address: self.base.clone(), source }
     }
 }
 
@@ -220,11 +183,7 @@ pub fn request(given: Value, metadata: &Metadata) -> Result<Value, Failure> {
     let mut inputs = Vec::new();
     for (name, values) in map {
         let Some(spec) = metadata.inputs.iter().find(|spec| spec.name == name) else {
-            let known: Vec<&str> = metadata
-                .inputs
-                .iter()
-                .map(|spec| spec.name.as_str())
-                .collect();
+            let known: Vec<&str> = metadata.inputs.iter().map(|spec| spec.name.as_str()).collect();
             return Err(Failure::refused(
                 format!("the model has no input `{name}`"),
                 format!("its inputs are: {}", known.join(", ")),
@@ -317,10 +276,7 @@ mod tests {
 
     #[test]
     fn addresses_may_lack_their_scheme() {
-        assert_eq!(
-            Endpoint::new("127.0.0.1:1/").unwrap().base,
-            "http://127.0.0.1:1"
-        );
+        assert_eq!(Endpoint::new("127.0.0.1:1/").unwrap().base, "http://127.0.0.1:1");
         for bad in ["", "https://x", "http://", "http://x?y"] {
             assert!(Endpoint::new(bad).is_err(), "{bad}");
         }

@@ -11,20 +11,14 @@ use selvedge_cli::output::Output;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let out = Output::new(cli.global.json);
-    let done = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let done = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let done = runtime.block_on(run(&cli));
             // A read of a pipe that never ends must not hold the program back.
             runtime.shutdown_background();
             done
         }
-        Err(source) => Err(Failure::Internal {
-            what: "cannot start",
-            source: source.into(),
-        }),
+        Err(source) => Err(Failure::Internal { what: "cannot start", source: source.into() }),
     };
     match done {
         Ok(()) => ExitCode::from(Exit::Done.code()),
@@ -38,7 +32,8 @@ fn main() -> ExitCode {
 fn report(out: Output, failure: &Failure) {
     let (exit, advice) = (failure.exit(), failure.advice());
     if out.is_json() {
-        let mut error = serde_json::json!({"error": failure.chain(), "reason": exit.word(), "exit": exit.code()});
+        let mut error =
+            serde_json::json!({"error": failure.chain(), "reason": exit.word(), "exit": exit.code()});
         if let Some(advice) = advice {
             error["advice"] = advice.into();
         }

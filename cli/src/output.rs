@@ -34,10 +34,7 @@ impl Output {
     pub fn value(&self, value: &impl Serialize) {
         if self.json {
             // Values here are rows and maps with string keys; writing them as JSON cannot fail.
-            put(
-                false,
-                &serde_json::to_string_pretty(value).unwrap_or_default(),
-            );
+            put(false, &serde_json::to_string_pretty(value).unwrap_or_default());
         }
     }
 
@@ -97,17 +94,9 @@ pub fn printable(text: &str) -> String {
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let clean = |cell: &str| printable(cell).replace('\n', "\\n");
     let mut lines: Vec<Vec<String>> = vec![head.iter().map(|cell| (*cell).to_owned()).collect()];
-    lines.extend(
-        rows.iter()
-            .map(|row| row.iter().map(|cell| clean(cell)).collect()),
-    );
+    lines.extend(rows.iter().map(|row| row.iter().map(|cell| clean(cell)).collect()));
     let width = |column: usize| {
-        lines
-            .iter()
-            .filter_map(|line| line.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
     let mut text = String::new();
@@ -118,12 +107,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         for (column, cell) in line.iter().enumerate() {
             text.push_str(cell);
             if column + 1 < line.len() {
-                let gap = widths
-                    .get(column)
-                    .copied()
-                    .unwrap_or(0)
-                    .saturating_sub(cell.chars().count())
-                    + 2;
+                let gap = widths.get(column).copied().unwrap_or(0).saturating_sub(cell.chars().count()) + 2;
                 text.extend(std::iter::repeat_n(' ', gap));
             }
         }
@@ -148,16 +132,8 @@ pub fn bytes(count: u64) -> String {
 
 /// `key=value` pairs for people, parted by spaces; `-` where there is none.
 pub fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
-    let text = pairs
-        .into_iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect::<Vec<_>>()
-        .join(" ");
-    if text.is_empty() {
-        "-".to_owned()
-    } else {
-        text
-    }
+    let text = pairs.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "-".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -166,14 +142,8 @@ mod tests {
 
     #[test]
     fn tables_line_up_and_end_without_blanks() {
-        let rows = [
-            vec!["a".into(), "1".into()],
-            vec!["longer".into(), "22".into()],
-        ];
-        assert_eq!(
-            table(&["NAME", "N"], &rows),
-            "NAME    N\na       1\nlonger  22"
-        );
+        let rows = [vec!["a".into(), "1".into()], vec!["longer".into(), "22".into()]];
+        assert_eq!(table(&["NAME", "N"], &rows), "NAME    N\na       1\nlonger  22");
         assert_eq!(table(&["NAME"], &[]), "NAME");
     }
 
@@ -186,13 +156,9 @@ mod tests {
 
     #[test]
     fn sizes_read_well() {
-        for (count, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (3_250_586, "3.1 MiB"),
-            (1 << 40, "1.0 TiB"),
-        ] {
+        for (count, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3_250_586, "3.1 MiB"), (1 << 40, "1.0 TiB")]
+        {
             assert_eq!(bytes(count), text);
         }
     }

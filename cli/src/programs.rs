@@ -32,12 +32,9 @@ impl Programs {
 }
 
 fn own_directory() -> Result<PathBuf, Failure> {
-    let own = std::env::current_exe()
-        .and_then(|path| path.canonicalize())
-        .map_err(|source| Failure::Internal {
-            what: "cannot find out where this program lies",
-            source: source.into(),
-        })?;
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(|source| {
+        Failure::Internal { what: "cannot find out where this program lies", source: source.into() }
+    })?;
     Ok(own.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
@@ -48,15 +45,11 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_with_its_place() {
         let dir = tempfile::tempdir().unwrap();
-        let programs = Programs {
-            programs: Some(dir.path().to_owned()),
-        };
+        let programs = Programs { programs: Some(dir.path().to_owned()) };
         let failure = programs.find("selvedge-host").unwrap_err();
         assert!(
             failure.to_string().contains("selvedge-host")
-                && failure
-                    .to_string()
-                    .contains(&dir.path().display().to_string())
+                && failure.to_string().contains(&dir.path().display().to_string())
         );
         std::fs::write(dir.path().join("selvedge-host"), "").unwrap();
         assert!(programs.find("selvedge-host").is_ok());

@@ -21,10 +21,7 @@ impl Step {
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}"));
         bar.enable_steady_tick(Duration::from_millis(100));
         bar.set_message(printable(text));
-        Self {
-            bar: Some(bar),
-            out,
-        }
+        Self { bar: Some(bar), out }
     }
 
     /// Changes the text. Where nobody watches, that is a line of its own.
@@ -66,21 +63,10 @@ pub struct Bytes {
 impl Bytes {
     /// Begins at zero of `total` bytes.
     pub fn begin(out: Output, what: &str, total: u64) -> Self {
-        let bar = if out.is_watched() {
-            ProgressBar::new(total)
-        } else {
-            ProgressBar::hidden()
-        };
-        bar.set_style(style(
-            "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
-        ));
+        let bar = if out.is_watched() { ProgressBar::new(total) } else { ProgressBar::hidden() };
+        bar.set_style(style("{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}"));
         bar.set_message(printable(what));
-        Self {
-            bar,
-            out,
-            what: what.to_owned(),
-            total,
-        }
+        Self { bar, out, what: what.to_owned(), total }
     }
 
     /// A handle that counts; it may be given away.
@@ -92,8 +78,7 @@ impl Bytes {
     /// Ends with a line that says that it is done.
     pub fn end(self) {
         self.bar.finish_and_clear();
-        self.out
-            .note(format!("{}: {}", self.what, bytes(self.total)));
+        self.out.note(format!("{}: {}", self.what, bytes(self.total)));
     }
 }
 

@@ -39,9 +39,7 @@ impl FromStr for Reference {
             Some((name, which)) => (name, parse_which(which)?),
         };
         Ok(Self {
-            name: name
-                .parse()
-                .map_err(|error: selvedge_package::NameError| error.to_string())?,
+            name: name.parse().map_err(|error: selvedge_package::NameError| error.to_string())?,
             which,
         })
     }
@@ -51,9 +49,7 @@ fn parse_which(text: &str) -> Result<Which, String> {
     if let Some(number) = text.strip_prefix('r') {
         return match number.parse() {
             Ok(release) if release > 0 => Ok(Which::Release(release)),
-            _ => Err(format!(
-                "`{text}` is not a release: write `r` and a number from 1, like `r3`"
-            )),
+            _ => Err(format!("`{text}` is not a release: write `r` and a number from 1, like `r3`")),
         };
     }
     Version::parse(text)
@@ -79,36 +75,22 @@ impl Reference {
             Which::Version(version) => package.version == version.to_string(),
             Which::Release(release) => package.release == *release,
         };
-        let ours: Vec<&rows::Package> = packages
-            .iter()
-            .filter(|package| package.name == self.name)
-            .collect();
-        if let Some(found) = ours
-            .iter()
-            .copied()
-            .filter(fits)
-            .max_by_key(|package| package.release)
-        {
+        let ours: Vec<&rows::Package> = packages.iter().filter(|package| package.name == self.name).collect();
+        if let Some(found) = ours.iter().copied().filter(fits).max_by_key(|package| package.release) {
             return Ok(found);
         }
         if ours.is_empty() {
-            let advice = match nearest(
-                self.name.as_str(),
-                packages.iter().map(|package| package.name.as_str()),
-            ) {
-                Some(near) => format!("did you mean `{near}`? `selvedge packages` lists all"),
-                None => "`selvedge packages` lists what is released; `selvedge release` adds to it"
-                    .to_owned(),
-            };
-            return Err(Failure::missing(
-                format!("no package {} is released", self.name),
-                advice,
-            ));
+            let advice =
+                match nearest(self.name.as_str(), packages.iter().map(|package| package.name.as_str())) {
+                    Some(near) => format!("did you mean `{near}`? `selvedge packages` lists all"),
+                    None => {
+                        "`selvedge packages` lists what is released; `selvedge release` adds to it".to_owned()
+                    }
+                };
+            return Err(Failure::missing(format!("no package {} is released", self.name), advice));
         }
-        let known: Vec<String> = ours
-            .iter()
-            .map(|package| format!("{} (r{})", package.version, package.release))
-            .collect();
+        let known: Vec<String> =
+            ours.iter().map(|package| format!("{} (r{})", package.version, package.release)).collect();
         Err(Failure::missing(
             format!("{self} is not released"),
             format!("released are: {}", known.join(", ")),
@@ -130,10 +112,9 @@ impl FromStr for Pair {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok(Self {
-                key: key.to_owned(),
-                value: value.to_owned(),
-            }),
+            Some((key, value)) if !key.is_empty() => {
+                Ok(Self { key: key.to_owned(), value: value.to_owned() })
+            }
             _ => Err(format!("`{text}` is not KEY=VALUE")),
         }
     }
@@ -143,14 +124,8 @@ impl FromStr for Pair {
 pub fn object(pairs: &[Pair]) -> Result<serde_json::Value, Failure> {
     let mut map = serde_json::Map::new();
     for pair in pairs {
-        if map
-            .insert(pair.key.clone(), pair.value.clone().into())
-            .is_some()
-        {
-            return Err(Failure::usage(
-                format!("{} is given twice", pair.key),
-                "give each key once",
-            ));
+        if map.insert(pair.key.clone(), pair.value.clone().into()).is_some() {
+            return Err(Failure::usage(format!("{} is given twice", pair.key), "give each key once"));
         }
     }
     Ok(map.into())
@@ -173,26 +148,10 @@ mod tests {
 
     #[test]
     fn references_read_as_people_write_them() {
-        for good in [
-            "file-type",
-            "file-type@1.0.0",
-            "file-type@1.0.0-rc.1",
-            "file-type@r3",
-        ] {
+        for good in ["file-type", "file-type@1.0.0", "file-type@1.0.0-rc.1", "file-type@r3"] {
             assert_eq!(good.parse::<Reference>().unwrap().to_string(), good);
         }
-        for bad in [
-            "",
-            "@",
-            "a@",
-            "a@r",
-            "a@r0",
-            "a@rx",
-            "a@1",
-            "A",
-            "a@1.0.0@r1",
-            "a@r-1",
-        ] {
+        for bad in ["", "@", "a@", "a@r", "a@r0", "a@rx", "a@1", "A", "a@1.0.0@r1", "a@r-1"] {
             assert!(bad.parse::<Reference>().is_err(), "{bad}");
         }
     }
@@ -205,42 +164,18 @@ mod tests {
             package("a", "1.0.0", 3),
             package("b", "9.0.0", 9),
         ];
-        for (text, release) in [
-            ("a", 3),
-            ("a@r2", 2),
-            ("a@1.0.0", 3),
-            ("a@1.1.0", 2),
-            ("b", 9),
-        ] {
-            assert_eq!(
-                text.parse::<Reference>()
-                    .unwrap()
-                    .resolve(&all)
-                    .unwrap()
-                    .release,
-                release,
-                "{text}"
-            );
+        for (text, release) in [("a", 3), ("a@r2", 2), ("a@1.0.0", 3), ("a@1.1.0", 2), ("b", 9)] {
+            assert_eq!(text.parse::<Reference>().unwrap().resolve(&all).unwrap().release, release, "{text}");
         }
-        let failure = "a@r7"
-            .parse::<Reference>()
-            .unwrap()
-            .resolve(&all)
-            .unwrap_err();
+        let failure = "a@r7".parse::<Reference>().unwrap().resolve(&all).unwrap_err();
         assert!(failure.advice().unwrap().contains("1.1.0 (r2)"));
         assert!("c".parse::<Reference>().unwrap().resolve(&all).is_err());
     }
 
     #[test]
     fn pairs_are_keys_with_values() {
-        let pairs: Vec<Pair> = ["a=1", "b=", "c=x=y"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        assert_eq!(
-            object(&pairs).unwrap(),
-            serde_json::json!({"a": "1", "b": "", "c": "x=y"})
-        );
+        let pairs: Vec<Pair> = ["a=1", "b=", "c=x=y"].iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(object(&pairs).unwrap(), serde_json::json!({"a": "1", "b": "", "c": "x=y"}));
         assert!("x".parse::<Pair>().is_err() && "=x".parse::<Pair>().is_err());
         assert!(object(&[pairs[0].clone(), pairs[0].clone()]).is_err());
     }

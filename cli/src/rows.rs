@@ -106,19 +106,12 @@ pub struct Event {
 impl Target {
     /// What the device says about `package`.
     pub fn report(&self, package: &PackageName) -> Option<&PackageReport> {
-        self.reported
-            .as_ref()?
-            .packages
-            .iter()
-            .find(|report| report.name == *package)
+        self.reported.as_ref()?.packages.iter().find(|report| report.name == *package)
     }
 
     /// The newest failure of `package` at `release`.
     pub fn failure(&self, package: &PackageName, release: u64) -> Option<&Failure> {
-        self.report(package)?
-            .failure
-            .as_ref()
-            .filter(|failure| failure.release == release)
+        self.report(package)?.failure.as_ref().filter(|failure| failure.release == release)
     }
 
     /// Sequence of the desired state that the device accepted; 0: none.
@@ -133,15 +126,8 @@ impl Target {
         };
         let mut parts = Vec::new();
         if let Some(committed) = &report.committed {
-            let serving = if report.serving {
-                "serving"
-            } else {
-                "not serving"
-            };
-            parts.push(format!(
-                "{} r{} {serving}",
-                committed.version, committed.release
-            ));
+            let serving = if report.serving { "serving" } else { "not serving" };
+            parts.push(format!("{} r{} {serving}", committed.version, committed.release));
         }
         if let Some(pending) = &report.pending {
             let share = if pending.stage == "fetching" && pending.total > 0 {
@@ -149,18 +135,11 @@ impl Target {
             } else {
                 String::new()
             };
-            parts.push(format!(
-                "r{} {}{share}",
-                pending.release.release, pending.stage
-            ));
+            parts.push(format!("r{} {}{share}", pending.release.release, pending.stage));
         }
         if let Some(failure) = &report.failure {
             parts.push(format!("r{} failed: {}", failure.release, failure.reason));
         }
-        if parts.is_empty() {
-            "nothing".to_owned()
-        } else {
-            parts.join(", ")
-        }
+        if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
     }
 }

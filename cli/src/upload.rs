@@ -20,11 +20,7 @@ struct Pieces {
 }
 
 /// The body of a PUT: exactly `size` bytes of the file at `path`. `sent` hears of each piece's length.
-pub fn file_body(
-    path: &Path,
-    size: u64,
-    sent: impl Fn(u64) + Send + 'static,
-) -> io::Result<reqwest::Body> {
+pub fn file_body(path: &Path, size: u64, sent: impl Fn(u64) + Send + 'static) -> io::Result<reqwest::Body> {
     let file = std::fs::File::open(path)?;
     let (sender, receiver) = mpsc::channel(2);
     tokio::spawn(async move {
@@ -56,10 +52,7 @@ pub fn file_body(
             }
         }
     });
-    Ok(reqwest::Body::wrap(Pieces {
-        receiver,
-        left: size,
-    }))
+    Ok(reqwest::Body::wrap(Pieces { receiver, left: size }))
 }
 
 impl Body for Pieces {

@@ -49,32 +49,21 @@ pub enum Progress {
 
 /// How far `target` is, after `waited`.
 pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress {
-    let desired = target
-        .desired
-        .iter()
-        .find(|desired| desired.package == *wish.package)
-        .map(|desired| desired.release);
+    let desired =
+        target.desired.iter().find(|desired| desired.package == *wish.package).map(|desired| desired.release);
     let Some(release) = wish.release.or(desired) else {
-        return Progress::Waiting(format!(
-            "{} is not assigned to {}",
-            wish.package, wish.target
-        ));
+        return Progress::Waiting(format!("{} is not assigned to {}", wish.package, wish.target));
     };
     if let Some(other) = desired.filter(|desired| *desired != release) {
         return Progress::Replaced(other);
     }
     let fresh = |same_as_before: bool| {
-        wish.before
-            .is_none_or(|before| !same_as_before || target.accepted() > before.accepted())
+        wish.before.is_none_or(|before| !same_as_before || target.accepted() > before.accepted())
             || waited >= STALE
     };
     let report = target.report(wish.package);
     if report.is_some_and(|report| {
-        report.serving
-            && report
-                .committed
-                .as_ref()
-                .is_some_and(|committed| committed.release == release)
+        report.serving && report.committed.as_ref().is_some_and(|committed| committed.release == release)
     }) {
         return Progress::Running;
     }
@@ -82,19 +71,12 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
         .and_then(|report| report.pending.as_ref())
         .filter(|pending| pending.release.release == release);
     if let (Some(failure), None) = (target.failure(wish.package, release), pending) {
-        let before = wish
-            .before
-            .and_then(|before| before.failure(wish.package, release));
+        let before = wish.before.and_then(|before| before.failure(wish.package, release));
         if fresh(before == Some(failure)) {
             return Progress::Failed(format!("{}: {}", failure.reason, failure.what));
         }
     }
-    let refused = |target: &Target| {
-        target
-            .reported
-            .as_ref()
-            .and_then(|state| state.refused.clone())
-    };
+    let refused = |target: &Target| target.reported.as_ref().and_then(|state| state.refused.clone());
     if let Some(refusal) = refused(target)
         && fresh(wish.before.and_then(refused).as_ref() == Some(&refusal))
     {
@@ -102,30 +84,24 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     }
     if let Some(pending) = pending {
         return Progress::Waiting(match pending.stage.as_str() {
-            "fetching" if pending.total > 0 => format!(
-                "fetching, {} of {}",
-                bytes(pending.bytes),
-                bytes(pending.total)
-            ),
+            "fetching" if pending.total > 0 => {
+                format!("fetching, {} of {}", bytes(pending.bytes), bytes(pending.total))
+            }
             stage => stage.to_owned(),
         });
     }
     Progress::Waiting(if target.online {
         "the device has not begun yet".to_owned()
     } else {
-        format!(
-            "the device is {}",
-            crate::commands::targets::condition(target)
-        )
+        format!("the device is {}", crate::commands::targets::condition(target))
     })
 }
 
 /// Waits for it. Gives the target as it then is, as sent.
 pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<Value, Failure> {
-    let named = wish.release.map_or_else(
-        || wish.package.to_string(),
-        |release| format!("{} r{release}", wish.package),
-    );
+    let named = wish
+        .release
+        .map_or_else(|| wish.package.to_string(), |release| format!("{} r{release}", wish.package));
     let step = Step::begin(out, &format!("{}: {named}", wish.target));
     let mut shown = String::new();
     loop {
@@ -160,11 +136,7 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
             Progress::Waiting(text) => text,
         };
         // Without a terminal a line for every piece of progress would be too much: a line a stage.
-        let key = if out.is_watched() {
-            text.as_str()
-        } else {
-            text.split(',').next().unwrap_or_default()
-        };
+        let key = if out.is_watched() { text.as_str() } else { text.split(',').next().unwrap_or_default() };
         if key != shown {
             shown = key.to_owned();
             step.say(&format!("{}: {named}: {text}", wish.target));
@@ -214,10 +186,7 @@ mod tests {
             before,
             deadline: Deadline::after(Duration::ZERO),
         };
-        assert_eq!(
-            progress(&wish, target, Duration::from_secs(seconds)),
-            expected
-        );
+        assert_eq!(progress(&wish, target, Duration::from_secs(seconds)), expected);
     }
 
     fn release(number: u64) -> Value {
@@ -226,28 +195,11 @@ mod tests {
 
     #[test]
     fn running_is_committed_and_serving() {
-        let mut package = json!({"name": "a", "committed": release(2), "pending": null, "serving": true, "failure": null});
-        check(
-            &target(1, package.clone(), None),
-            Some(2),
-            None,
-            0,
-            Progress::Running,
-        );
-        check(
-            &target(1, package.clone(), None),
-            None,
-            None,
-            0,
-            Progress::Running,
-        );
-        check(
-            &target(1, package.clone(), None),
-            Some(3),
-            None,
-            0,
-            Progress::Replaced(2),
-        );
+        let mut package =
+            json!({"name": "a", "committed": release(2), "pending": null, "serving": true, "failure": null});
+        check(&target(1, package.clone(), None), Some(2), None, 0, Progress::Running);
+        check(&target(1, package.clone(), None), None, None, 0, Progress::Running);
+        check(&target(1, package.clone(), None), Some(3), None, 0, Progress::Replaced(2));
         package["serving"] = false.into();
         check(
             &target(1, package, None),
@@ -264,7 +216,8 @@ mod tests {
         pending["stage"] = "fetching".into();
         pending["bytes"] = 1024.into();
         pending["total"] = 4096.into();
-        let package = json!({"name": "a", "committed": null, "pending": pending, "serving": false, "failure": null});
+        let package =
+            json!({"name": "a", "committed": null, "pending": pending, "serving": false, "failure": null});
         check(
             &target(1, package, None),
             Some(2),
@@ -283,33 +236,16 @@ mod tests {
         let old = target(1, failed("old"), None);
         let is = |what: &str| Progress::Failed(format!("acceptance: {what}"));
         check(&old, Some(2), None, 0, is("old"));
-        check(
-            &old,
-            Some(2),
-            Some(&old),
-            0,
-            Progress::Waiting("the device has not begun yet".into()),
-        );
+        check(&old, Some(2), Some(&old), 0, Progress::Waiting("the device has not begun yet".into()));
         check(&old, Some(2), Some(&old), 11, is("old"));
-        check(
-            &target(1, failed("new"), None),
-            Some(2),
-            Some(&old),
-            0,
-            is("new"),
-        );
-        check(
-            &target(2, failed("old"), None),
-            Some(2),
-            Some(&old),
-            0,
-            is("old"),
-        );
+        check(&target(1, failed("new"), None), Some(2), Some(&old), 0, is("new"));
+        check(&target(2, failed("old"), None), Some(2), Some(&old), 0, is("old"));
     }
 
     #[test]
     fn a_refused_desired_state_is_a_matter_of_trust() {
-        let package = json!({"name": "a", "committed": release(1), "pending": null, "serving": true, "failure": null});
+        let package =
+            json!({"name": "a", "committed": release(1), "pending": null, "serving": true, "failure": null});
         check(
             &target(1, package, Some("unknown key")),
             Some(2),

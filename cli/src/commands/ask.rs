@@ -69,9 +69,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         }
         Question::Json(value) => {
             let metadata = endpoint.metadata(model, version, allowed).await?;
-            endpoint
-                .infer(model, version, &request(value, &metadata)?, allowed)
-                .await?
+            endpoint.infer(model, version, &request(value, &metadata)?, allowed).await?
         }
     };
     show(around.out, &answer);
@@ -91,10 +89,7 @@ async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failu
         }
         let (_, target) = around.registry()?.target(name).await?;
         return target.facts.get("inference").cloned().ok_or_else(|| {
-            Failure::missing(
-                format!("{name} has not said where it answers"),
-                "say --target-url URL",
-            )
+            Failure::missing(format!("{name} has not said where it answers"), "say --target-url URL")
         });
     }
     match record {
@@ -112,22 +107,17 @@ fn question(args: &Args) -> Result<Question, Failure> {
             Some(path) => crate::context::read_small(Path::new(path), LARGEST_INPUT)?,
             None => input.clone(),
         };
-        return serde_json::from_str(&text)
-            .map(Question::Json)
-            .map_err(|source| Failure::Refused {
-                what: "the input is not JSON".to_owned(),
-                advice: "quote it for the shell, or send raw bytes with --file".to_owned(),
-                source: Some(source.into()),
-            });
+        return serde_json::from_str(&text).map(Question::Json).map_err(|source| Failure::Refused {
+            what: "the input is not JSON".to_owned(),
+            advice: "quote it for the shell, or send raw bytes with --file".to_owned(),
+            source: Some(source.into()),
+        });
     }
     match &args.file {
         Some(path) if path.as_os_str() != "-" => {
             let about = std::fs::metadata(path).map_err(Failure::file("read", path))?;
             if about.is_dir() {
-                return Err(Failure::usage(
-                    format!("{} is a directory", path.display()),
-                    "name a file",
-                ));
+                return Err(Failure::usage(format!("{} is a directory", path.display()), "name a file"));
             }
             if about.is_file() {
                 return file_body(path, about.len(), |_| {})
@@ -138,9 +128,7 @@ fn question(args: &Args) -> Result<Question, Failure> {
             let file = std::fs::File::open(path).map_err(Failure::file("open", path))?;
             Ok(Question::Raw(drain(file, path)?.into()))
         }
-        Some(_) => Ok(Question::Raw(
-            drain(std::io::stdin().lock(), Path::new("standard input"))?.into(),
-        )),
+        Some(_) => Ok(Question::Raw(drain(std::io::stdin().lock(), Path::new("standard input"))?.into())),
         None => {
             let bytes = drain(std::io::stdin().lock(), Path::new("standard input"))?;
             match serde_json::from_slice::<Value>(&bytes) {
@@ -153,9 +141,7 @@ fn question(args: &Args) -> Result<Question, Failure> {
 
 fn drain(from: impl std::io::Read, path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    from.take(LARGEST_INPUT + 1)
-        .read_to_end(&mut bytes)
-        .map_err(Failure::file("read", path))?;
+    from.take(LARGEST_INPUT + 1).read_to_end(&mut bytes).map_err(Failure::file("read", path))?;
     if bytes.len() as u64 > LARGEST_INPUT {
         return Err(Failure::refused(
             format!("{} is larger than {LARGEST_INPUT} bytes", path.display()),
@@ -202,9 +188,7 @@ fn show(out: Output, answer: &[u8]) {
                 .get("selvedge_package")
                 .and_then(Value::as_str)
                 .and_then(|text| text.parse::<Digest>().ok());
-            let package = package
-                .map(|digest| format!(", package {digest}"))
-                .unwrap_or_default();
+            let package = package.map(|digest| format!(", package {digest}")).unwrap_or_default();
             out.note(format!(
                 "answered by {} {}{package}",
                 answer.model_name,
@@ -223,23 +207,9 @@ fn values(tensor: &Tensor) -> String {
     if let [only] = flat.as_slice() {
         return only.clone();
     }
-    let shape = tensor
-        .shape
-        .iter()
-        .map(u64::to_string)
-        .collect::<Vec<_>>()
-        .join("×");
-    let more = if flat.len() > SHOWN {
-        format!(", … ({} in all)", flat.len())
-    } else {
-        String::new()
-    };
-    let some = flat
-        .iter()
-        .take(SHOWN)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
+    let shape = tensor.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("×");
+    let more = if flat.len() > SHOWN { format!(", … ({} in all)", flat.len()) } else { String::new() };
+    let some = flat.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     format!("{} [{shape}] {some}{more}", tensor.datatype)
 }
 
@@ -261,16 +231,11 @@ mod tests {
     #[test]
     fn one_value_stands_alone_and_many_are_cut() {
         let tensor = |shape: Value, data: Value| -> Tensor {
-            serde_json::from_value(
-                json!({"name": "y", "datatype": "FP32", "shape": shape, "data": data}),
-            )
-            .unwrap()
+            serde_json::from_value(json!({"name": "y", "datatype": "FP32", "shape": shape, "data": data}))
+                .unwrap()
         };
         assert_eq!(values(&tensor(json!([1]), json!(["pdf"]))), "pdf");
-        assert_eq!(
-            values(&tensor(json!([2, 1]), json!([[1.5], [2]]))),
-            "FP32 [2×1] 1.5, 2"
-        );
+        assert_eq!(values(&tensor(json!([2, 1]), json!([[1.5], [2]]))), "FP32 [2×1] 1.5, 2");
         let many = values(&tensor(json!([20]), json!(vec![0; 20])));
         assert!(many.ends_with("0, … (20 in all)"), "{many}");
         assert_eq!(values(&tensor(json!([0]), json!([]))), "FP32 [0] ");

@@ -79,12 +79,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         deadline: Deadline::after(Duration::from_secs(args.timeout)),
     };
     let target = wait(&registry, around.out, &wish).await?;
+    around.out.value(&json!({"deployment": deployment, "target": target}));
     around
         .out
-        .value(&json!({"deployment": deployment, "target": target}));
-    around.out.line(format!(
-        "{} serves {} {} (r{})",
-        args.target, chosen.name, chosen.version, chosen.release
-    ));
+        .line(format!("{} serves {} {} (r{})", args.target, chosen.name, chosen.version, chosen.release));
     Ok(())
 }

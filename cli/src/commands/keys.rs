@@ -34,12 +34,8 @@ pub async fn run(around: &Surroundings<'_>, command: &Command) -> Result<(), Fai
             init(dir)?;
             around.out.line(format!("keys are in {}", dir.display()));
             around.out.line("  offline/  sign roots and releases: keep them, with a copy elsewhere, away from every registry");
-            around
-                .out
-                .line("  online/   sign for the registry: give it these and roots/ only");
-            around
-                .out
-                .line("  roots/    public: what devices trust from their enrolment on\n");
+            around.out.line("  online/   sign for the registry: give it these and roots/ only");
+            around.out.line("  roots/    public: what devices trust from their enrolment on\n");
             show(around, dir)
         }
         Command::Show { dir } => show(around, dir),
@@ -68,27 +64,19 @@ fn show(around: &Surroundings<'_>, dir: &Path) -> Result<(), Failure> {
     }
     let mut summaries = Vec::new();
     for (name, bytes) in [("image", &roots.image), ("director", &roots.director)] {
-        let root: Value = serde_json::from_slice(bytes)
-            .map_err(Failure::content("a root", &dir.join("roots")))?;
-        let (version, expires) = (
-            root["signed"]["version"].clone(),
-            root["signed"]["expires"].clone(),
-        );
+        let root: Value =
+            serde_json::from_slice(bytes).map_err(Failure::content("a root", &dir.join("roots")))?;
+        let (version, expires) = (root["signed"]["version"].clone(), root["signed"]["expires"].clone());
         let digest = selvedge_package::Digest::of(bytes);
         around.out.line(format!(
             "{name} root: version {version}, expires {}, {digest}",
             expires.as_str().unwrap_or("?")
         ));
-        summaries
-            .push(json!({"name": name, "version": version, "expires": expires, "digest": digest}));
+        summaries.push(json!({"name": name, "version": version, "expires": expires, "digest": digest}));
     }
     around.out.line("");
-    around
-        .out
-        .table(&["KEY", "KEY ID", "PUBLIC KEY (ed25519)"], &cells);
-    around
-        .out
-        .value(&json!({"directory": dir, "keys": keys, "roots": summaries}));
+    around.out.table(&["KEY", "KEY ID", "PUBLIC KEY (ed25519)"], &cells);
+    around.out.value(&json!({"directory": dir, "keys": keys, "roots": summaries}));
     Ok(())
 }
 
@@ -102,9 +90,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         init(dir.path()).unwrap();
         assert_eq!(init(dir.path()).unwrap_err().exit(), Exit::Conflict);
-        let none = Keyring::load(&dir.path().join("none"))
-            .map_err(|error| failed("x", error))
-            .unwrap_err();
+        let none = Keyring::load(&dir.path().join("none")).map_err(|error| failed("x", error)).unwrap_err();
         assert_eq!(none.exit(), Exit::NotFound);
     }
 }

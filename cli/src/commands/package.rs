@@ -70,10 +70,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     if let Some(model) = authored.to_probe() {
         let step = Step::begin(around.out, &format!("looking into {}", model.display()));
         if !model.is_file() {
-            return Err(Failure::missing(
-                format!("there is no model {}", model.display()),
-                "check the path",
-            ));
+            return Err(Failure::missing(format!("there is no model {}", model.display()), "check the path"));
         }
         let probed = probe::model(&args.programs, &model, allowed).await?;
         step.end();
@@ -81,18 +78,12 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     }
     if authored.draft.release.is_none() {
         authored.draft.release = Some(1);
-        around
-            .out
-            .note("no release counter was given: this is r1; say --release N for the next ones");
+        around.out.note("no release counter was given: this is r1; say --release N for the next ones");
     }
     let sources = authored.finish()?;
     let manifest = &sources.manifest;
     let out = args.out.clone().unwrap_or_else(|| {
-        format!(
-            "{}-{}-r{}.pkg",
-            manifest.name, manifest.version, manifest.release
-        )
-        .into()
+        format!("{}-{}-r{}.pkg", manifest.name, manifest.version, manifest.release).into()
     });
     if out.exists() && !args.force {
         return Err(Failure::Conflict {
@@ -100,18 +91,12 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             advice: "say another place with --out, or --force to replace it".to_owned(),
         });
     }
-    let parent = out
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let parent = out.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let work = tempfile::Builder::new()
         .prefix(".selvedge-package-")
         .tempdir_in(parent)
         .map_err(Failure::file("write in", parent))?;
-    let total = sources
-        .files
-        .values()
-        .try_fold(0, |sum, content| size(content).map(|size| sum + size))?;
+    let total = sources.files.values().try_fold(0, |sum, content| size(content).map(|size| sum + size))?;
     let bar = Bytes::begin(around.out, "packing", total);
     let made = layout::write(&work.path().join("package"), sources, bar.counter()).await?;
     bar.end();
@@ -150,17 +135,11 @@ fn read(path: &Path) -> Result<Authored, Failure> {
             "name an .onnx file or a directory with selvedge.toml",
         ));
     }
-    if path
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
-    {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
         return Authored::bare(path);
     }
     Err(Failure::usage(
-        format!(
-            "{} is neither an .onnx file nor a directory",
-            path.display()
-        ),
+        format!("{} is neither an .onnx file nor a directory", path.display()),
         "export the model to ONNX, or name the directory that has selvedge.toml",
     ))
 }
@@ -177,16 +156,12 @@ fn apply(authored: &mut Authored, args: &Args) -> Result<(), Failure> {
     }
     if let Some(module) = &args.module {
         let path = given_path(module, "")?;
-        authored
-            .given
-            .insert(path.clone(), Content::Disk(module.clone()));
+        authored.given.insert(path.clone(), Content::Disk(module.clone()));
         authored.draft.module.component = Some(path);
     }
     for case in &args.cases {
         let path = given_path(case, "cases/")?;
-        authored
-            .given
-            .insert(path.clone(), Content::Disk(case.clone()));
+        authored.given.insert(path.clone(), Content::Disk(case.clone()));
         authored.draft.acceptance.cases.push(path);
     }
     Ok(())
@@ -197,17 +172,13 @@ fn given_path(file: &Path, folder: &str) -> Result<FilePath, Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     format!("{folder}{name}")
         .parse()
-        .map_err(|error: selvedge_package::NameError| {
-            Failure::usage(error.to_string(), "rename the file")
-        })
+        .map_err(|error: selvedge_package::NameError| Failure::usage(error.to_string(), "rename the file"))
 }
 
 fn size(content: &Content) -> Result<u64, Failure> {
     match content {
         Content::Bytes(bytes) => Ok(bytes.len() as u64),
-        Content::Disk(path) => Ok(std::fs::metadata(path)
-            .map_err(Failure::file("read", path))?
-            .len()),
+        Content::Disk(path) => Ok(std::fs::metadata(path).map_err(Failure::file("read", path))?.len()),
     }
 }
 
@@ -235,15 +206,10 @@ async fn accept(
         ));
     }
     if !loaded.accepted() {
-        return Err(Failure::refused(
-            "no acceptance case was run",
-            "add a case under `acceptance.cases`",
-        ));
+        return Err(Failure::refused("no acceptance case was run", "add a case under `acceptance.cases`"));
     }
     for case in &loaded.cases {
-        around
-            .out
-            .note(format!("case {} passed in {:.1} ms", case.case, case.ms));
+        around.out.note(format!("case {} passed in {:.1} ms", case.case, case.ms));
     }
     Ok(loaded)
 }

@@ -19,13 +19,8 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let (mut value, mut rows) = registry.packages().await?;
     if let Some(name) = &args.name {
         rows.retain(|row| row.name == *name);
-        if let Some(items) = value
-            .get_mut("items")
-            .and_then(serde_json::Value::as_array_mut)
-        {
-            items.retain(|item| {
-                item.get("name").and_then(serde_json::Value::as_str) == Some(name.as_str())
-            });
+        if let Some(items) = value.get_mut("items").and_then(serde_json::Value::as_array_mut) {
+            items.retain(|item| item.get("name").and_then(serde_json::Value::as_str) == Some(name.as_str()));
         }
     }
     around.out.value(&value);
@@ -47,9 +42,6 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             ]
         })
         .collect();
-    around.out.table(
-        &["NAME", "VERSION", "RELEASE", "SIZE", "RELEASED", "DIGEST"],
-        &cells,
-    );
+    around.out.table(&["NAME", "VERSION", "RELEASE", "SIZE", "RELEASED", "DIGEST"], &cells);
     Ok(())
 }

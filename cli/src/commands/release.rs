@@ -37,11 +37,8 @@ pub struct Args {
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let layout = Layout::open(&args.package)?;
     let bundle = layout.bundle();
-    let (name, version, release) = (
-        &bundle.manifest().name,
-        &bundle.manifest().version,
-        bundle.manifest().release,
-    );
+    let (name, version, release) =
+        (&bundle.manifest().name, &bundle.manifest().version, bundle.manifest().release);
     let signer = Signer::load(&args.keys)?;
     let registry = around.registry()?;
 
@@ -49,18 +46,14 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     if previous.has(bundle) {
         // An earlier run got this far; its answer may have been lost.
         around.out.value(&json!({"name": name, "version": version, "release": release, "digest": bundle.digest(), "already": true}));
-        around
-            .out
-            .line(format!("{name} {version} r{release} is released already"));
+        around.out.line(format!("{name} {version} r{release} is released already"));
         return Ok(());
     }
     // Signed before anything is sent: what may not be released is told at once.
     let targets = signer.sign(&previous, bundle)?;
     let sent = upload(around, &registry, &layout).await?;
-    let text = String::from_utf8(targets).map_err(|source| Failure::Internal {
-        what: "signed metadata is not text",
-        source: source.into(),
-    })?;
+    let text = String::from_utf8(targets)
+        .map_err(|source| Failure::Internal { what: "signed metadata is not text", source: source.into() })?;
     let body = json!({"package": bundle.digest(), "targets": text});
     let row = registry
         .call(
@@ -70,29 +63,16 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             Some(&body),
         )
         .await?;
-    around
-        .out
-        .value(&json!({"release": row, "uploaded_bytes": sent, "already": false}));
-    around
-        .out
-        .line(format!("{name} {version} r{release} is released"));
-    around.out.line(format!(
-        "`selvedge deploy {name}@r{release} --target NAME` assigns it"
-    ));
+    around.out.value(&json!({"release": row, "uploaded_bytes": sent, "already": false}));
+    around.out.line(format!("{name} {version} r{release} is released"));
+    around.out.line(format!("`selvedge deploy {name}@r{release} --target NAME` assigns it"));
     Ok(())
 }
 
 /// Sends every blob that the registry lacks; the bytes that were sent.
-async fn upload(
-    around: &Surroundings<'_>,
-    registry: &Registry,
-    layout: &Layout,
-) -> Result<u64, Failure> {
+async fn upload(around: &Surroundings<'_>, registry: &Registry, layout: &Layout) -> Result<u64, Failure> {
     let bundle = layout.bundle();
-    let all = bundle
-        .blobs()
-        .into_iter()
-        .map(|blob| (blob.digest, blob.size));
+    let all = bundle.blobs().into_iter().map(|blob| (blob.digest, blob.size));
     let mut missing: Vec<(Digest, u64)> = Vec::new();
     for (digest, size) in all.chain([(bundle.digest(), bundle.length())]) {
         if !registry.has_blob(&digest).await? {
@@ -100,16 +80,10 @@ async fn upload(
         }
     }
     let total = missing.iter().map(|(_, size)| size).sum();
-    let what = format!(
-        "sending {} of {} blobs",
-        missing.len(),
-        bundle.blobs().len() + 1
-    );
+    let what = format!("sending {} of {} blobs", missing.len(), bundle.blobs().len() + 1);
     let bar = Bytes::begin(around.out, &what, total);
     for (digest, size) in &missing {
-        registry
-            .put_blob(digest, &layout.blob(digest), *size, bar.counter())
-            .await?;
+        registry.put_blob(digest, &layout.blob(digest), *size, bar.counter()).await?;
     }
     bar.end();
     Ok(total)
@@ -126,6 +100,8 @@ struct Signer {
 struct Previous {
     bytes: Option<Vec<u8>>,
     read: Option<ImageTargets>,
+    /// The registry's own root. It is not trusted; what it refuses, the registry will refuse.
+    root: Option<Vec<u8>>,
 }
 
 impl Previous {
@@ -145,33 +121,28 @@ impl Signer {
         let reading = |error| failed(format!("read the keys in {}", dir.display()), error);
         let keys = Keyring::load(dir).map_err(reading)?;
         let root = RootFiles::load(&dir.join("roots")).map_err(reading)?.image;
-        Ok(Self {
-            keys,
-            root,
-            dir: dir.to_owned(),
-        })
+        Ok(Self { keys, root, dir: dir.to_owned() })
     }
 
     async fn previous(&self, registry: &Registry) -> Result<Previous, Failure> {
-        let answer = registry
-            .get("show what was released", "/v1/trust/image")
-            .await?;
-        let Some(text) = answer.get("targets").and_then(serde_json::Value::as_str) else {
-            return Ok(Previous {
-                bytes: None,
-                read: None,
-            });
+        let answer = registry.get("show what was released", "/v1/trust/image").await?;
+        let text = |key: &str| {
+            answer.get(key).and_then(serde_json::Value::as_str).map(|text| text.as_bytes().to_vec())
+        };
+        let root = text("root");
+        let Some(bytes) = text("targets") else {
+            return Ok(Previous { bytes: None, read: None, root });
         };
         // Its age is no matter here: a list that expired is exactly what a new signature renews.
-        let read = verify_targets(&self.root, text.as_bytes(), jiff::Timestamp::UNIX_EPOCH).map_err(|source| Failure::Untrusted {
-            what: "what the registry says was released is not signed by the keys of this directory".to_owned(),
-            advice: format!("check that {} holds the keys of this registry", self.dir.display()),
-            source: Some(source.into()),
+        let read = verify_targets(&self.root, &bytes, jiff::Timestamp::UNIX_EPOCH).map_err(|source| {
+            Failure::Untrusted {
+                what: "what the registry says was released is not signed by the keys of this directory"
+                    .to_owned(),
+                advice: format!("check that {} holds the keys of this registry", self.dir.display()),
+                source: Some(source.into()),
+            }
         })?;
-        Ok(Previous {
-            bytes: Some(text.as_bytes().to_vec()),
-            read: Some(read),
-        })
+        Ok(Previous { bytes: Some(bytes), read: Some(read), root })
     }
 
     /// The list of releases with one more, and the proof that devices will take it.
@@ -190,13 +161,8 @@ impl Signer {
         };
         let now = clock::now();
         let expires = lifetimes::expiry(now, lifetimes::IMAGE_TARGETS);
-        let signed = add_target(
-            previous.bytes.as_deref(),
-            &target,
-            expires,
-            &[&self.keys.image_targets],
-        )
-        .map_err(|error| failed(format!("sign {}", target.name()), error))?;
+        let signed = add_target(previous.bytes.as_deref(), &target, expires, &[&self.keys.image_targets])
+            .map_err(|error| failed(format!("sign {}", target.name()), error))?;
         verify_targets(&self.root, &signed, now).map_err(|source| Failure::Untrusted {
             what: "no device would take what these keys sign".to_owned(),
             advice: format!(
@@ -205,6 +171,13 @@ impl Signer {
             ),
             source: Some(source.into()),
         })?;
+        if let Some(root) = &previous.root {
+            verify_targets(root, &signed, now).map_err(|source| Failure::Untrusted {
+                what: "the registry trusts other keys than these".to_owned(),
+                advice: format!("check that {} holds the keys of this registry", self.dir.display()),
+                source: Some(source.into()),
+            })?;
+        }
         Ok(signed)
     }
 }
@@ -232,10 +205,7 @@ mod tests {
 
     fn read(signer: &Signer, bytes: Vec<u8>) -> Previous {
         let read = verify_targets(&signer.root, &bytes, clock::now()).unwrap();
-        Previous {
-            bytes: Some(bytes),
-            read: Some(read),
-        }
+        Previous { bytes: Some(bytes), read: Some(read), root: None }
     }
 
     #[test]
@@ -243,18 +213,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         super::super::keys::init(dir.path()).unwrap();
         let signer = Signer::load(dir.path()).unwrap();
-        let none = Previous {
-            bytes: None,
-            read: None,
-        };
+        let none = Previous { bytes: None, read: None, root: None };
         let first = read(&signer, signer.sign(&none, &bundle("1.0.0", 2)).unwrap());
         assert!(first.has(&bundle("1.0.0", 2)) && !first.has(&bundle("1.0.1", 2)));
         for (version, release) in [("1.0.0", 3), ("1.0.1", 2), ("1.0.1", 1)] {
             assert_eq!(
-                signer
-                    .sign(&first, &bundle(version, release))
-                    .unwrap_err()
-                    .exit(),
+                signer.sign(&first, &bundle(version, release)).unwrap_err().exit(),
                 Exit::Conflict,
                 "{version} r{release}"
             );
@@ -269,14 +233,10 @@ mod tests {
             super::super::keys::init(dir.path()).unwrap();
         }
         let mut signer = Signer::load(dir.path()).unwrap();
-        signer.root = Signer::load(other.path()).unwrap().root;
-        let none = Previous {
-            bytes: None,
-            read: None,
-        };
-        assert_eq!(
-            signer.sign(&none, &bundle("1.0.0", 1)).unwrap_err().exit(),
-            Exit::Untrusted
-        );
+        let root = std::mem::replace(&mut signer.root, Signer::load(other.path()).unwrap().root);
+        let none = Previous { bytes: None, read: None, root: None };
+        assert_eq!(signer.sign(&none, &bundle("1.0.0", 1)).unwrap_err().exit(), Exit::Untrusted);
+        let theirs = Previous { root: Some(std::mem::replace(&mut signer.root, root)), ..none };
+        assert_eq!(signer.sign(&theirs, &bundle("1.0.0", 1)).unwrap_err().exit(), Exit::Untrusted);
     }
 }

@@ -21,12 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "PACKAGE")]
     pub wait_for: Option<Reference>,
     /// Longest wait in seconds
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = 300,
-        requires = "wait_for"
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "wait_for")]
     pub timeout: u64,
 }
 
@@ -44,13 +39,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             Which::Version(_) => Some(reference.resolve(&registry.packages().await?.1)?.release),
         };
         let deadline = Deadline::after(Duration::from_secs(args.timeout));
-        let wish = Wish {
-            target: &name,
-            package: &reference.name,
-            release,
-            before: None,
-            deadline,
-        };
+        let wish = Wish { target: &name, package: &reference.name, release, before: None, deadline };
         let value = wait(&registry, around.out, &wish).await?;
         around.out.value(&value);
         show(around, &registry.read(&value)?);
@@ -66,9 +55,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     around.out.value(&value);
     around.out.line(format!("registry {}", registry.address()));
     if targets.is_empty() {
-        around
-            .out
-            .line("there are no targets yet; `selvedge target enrol NAME --out FILE` makes one");
+        around.out.line("there are no targets yet; `selvedge target enrol NAME --out FILE` makes one");
     }
     for target in &targets {
         show(around, target);
@@ -77,12 +64,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 }
 
 fn show(around: &Surroundings<'_>, target: &Target) {
-    around.out.line(format!(
-        "\n{} ({}), {}",
-        target.name,
-        target.kind,
-        condition(target)
-    ));
+    around.out.line(format!("\n{} ({}), {}", target.name, target.kind, condition(target)));
     packages(around.out, target);
 }
 

@@ -66,45 +66,26 @@ async fn enrol(
     }
     let body = json!({"name": name, "kind": "device", "labels": object(labels)?});
     let answer = registry
-        .call(
-            &format!("enrol {name}"),
-            Method::POST,
-            &registry.in_workspace("/targets"),
-            Some(&body),
-        )
+        .call(&format!("enrol {name}"), Method::POST, &registry.in_workspace("/targets"), Some(&body))
         .await?;
-    let enrolment =
-        serde_json::to_vec_pretty(&answer["enrolment"]).map_err(|source| Failure::Internal {
-            what: "cannot write the enrolment",
-            source: source.into(),
-        })?;
+    let enrolment = serde_json::to_vec_pretty(&answer["enrolment"])
+        .map_err(|source| Failure::Internal { what: "cannot write the enrolment", source: source.into() })?;
     if let Err(failure) = write_atomically(file, &enrolment, true) {
         // Without its file the target could never be used, and its name would be taken.
         let path = registry.in_workspace(&format!("/targets/{name}"));
-        registry
-            .call(&format!("remove {name} again"), Method::DELETE, &path, None)
-            .await?;
+        registry.call(&format!("remove {name} again"), Method::DELETE, &path, None).await?;
         return Err(failure);
     }
-    around
-        .out
-        .value(&json!({"target": answer["target"], "enrolment_file": file}));
+    around.out.value(&json!({"target": answer["target"], "enrolment_file": file}));
     around.out.line(format!(
         "target {name} is known; its enrolment is in {} (a secret, good for one device)",
         file.display()
     ));
-    around.out.line(format!(
-        "on the device: selvedge-agent run --data DIR --enrolment {}",
-        file.display()
-    ));
+    around.out.line(format!("on the device: selvedge-agent run --data DIR --enrolment {}", file.display()));
     Ok(())
 }
 
-async fn label(
-    around: &Surroundings<'_>,
-    name: &DeviceId,
-    changes: &[String],
-) -> Result<(), Failure> {
+async fn label(around: &Surroundings<'_>, name: &DeviceId, changes: &[String]) -> Result<(), Failure> {
     let registry = around.registry()?;
     let (_, target) = registry.target(name).await?;
     let mut labels = target.labels;
@@ -128,34 +109,22 @@ async fn label(
     }
     let path = registry.in_workspace(&format!("/targets/{name}"));
     let answer = registry
-        .call(
-            &format!("label {name}"),
-            Method::PATCH,
-            &path,
-            Some(&json!({"labels": labels})),
-        )
+        .call(&format!("label {name}"), Method::PATCH, &path, Some(&json!({"labels": labels})))
         .await?;
     around.out.value(&answer);
-    around
-        .out
-        .line(format!("{name}: {}", crate::output::pairs(&labels)));
+    around.out.line(format!("{name}: {}", crate::output::pairs(&labels)));
     Ok(())
 }
 
 async fn remove(around: &Surroundings<'_>, name: &DeviceId) -> Result<(), Failure> {
     let registry = around.registry()?;
     let path = registry.in_workspace(&format!("/targets/{name}"));
-    match registry
-        .call(&format!("remove {name}"), Method::DELETE, &path, None)
-        .await
-    {
+    match registry.call(&format!("remove {name}"), Method::DELETE, &path, None).await {
         Ok(_) => {}
         Err(Failure::Answered { status: 404, .. }) => return Err(registry.no_target(name).await),
         Err(failure) => return Err(failure),
     }
-    around
-        .out
-        .value(&json!({"removed": name, "result": Value::Null}));
+    around.out.value(&json!({"removed": name, "result": Value::Null}));
     around.out.line(format!("target {name} is removed"));
     Ok(())
 }

@@ -26,9 +26,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let (value, targets) = registry.targets().await?;
     around.out.value(&value);
     if targets.is_empty() {
-        around
-            .out
-            .line("there are no targets yet; `selvedge target enrol NAME --out FILE` makes one");
+        around.out.line("there are no targets yet; `selvedge target enrol NAME --out FILE` makes one");
         return Ok(());
     }
     let cells: Vec<Vec<String>> = targets
@@ -43,9 +41,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             ]
         })
         .collect();
-    around
-        .out
-        .table(&["NAME", "KIND", "STATE", "RUNS", "LABELS"], &cells);
+    around.out.table(&["NAME", "KIND", "STATE", "RUNS", "LABELS"], &cells);
     Ok(())
 }
 
@@ -60,10 +56,8 @@ pub fn condition(target: &Target) -> String {
     } else {
         "not enrolled".to_owned()
     };
-    if let Some(health) = target
-        .health
-        .as_deref()
-        .filter(|health| !matches!(*health, "ok" | "healthy" | "unknown" | ""))
+    if let Some(health) =
+        target.health.as_deref().filter(|health| !matches!(*health, "ok" | "healthy" | "unknown" | ""))
     {
         text.push_str(", ");
         text.push_str(health);
@@ -83,25 +77,12 @@ fn running(target: &Target) -> String {
                 .map(|release| format!("{} {} r{}", report.name, release.version, release.release))
         })
         .collect();
-    if committed.is_empty() {
-        "-".to_owned()
-    } else {
-        committed.join(", ")
-    }
+    if committed.is_empty() { "-".to_owned() } else { committed.join(", ") }
 }
 
 fn show(out: Output, target: &Target) {
-    out.line(format!(
-        "{} ({}), {}",
-        target.name,
-        target.kind,
-        condition(target)
-    ));
-    if let Some(refused) = target
-        .reported
-        .as_ref()
-        .and_then(|state| state.refused.as_ref())
-    {
+    out.line(format!("{} ({}), {}", target.name, target.kind, condition(target)));
+    if let Some(refused) = target.reported.as_ref().and_then(|state| state.refused.as_ref()) {
         out.line(format!("refuses its desired state: {refused}"));
     }
     if !target.labels.is_empty() {
@@ -109,11 +90,8 @@ fn show(out: Output, target: &Target) {
     }
     if !target.facts.is_empty() {
         out.line("\nFacts");
-        let facts: Vec<Vec<String>> = target
-            .facts
-            .iter()
-            .map(|(key, value)| vec![format!("  {key}"), value.clone()])
-            .collect();
+        let facts: Vec<Vec<String>> =
+            target.facts.iter().map(|(key, value)| vec![format!("  {key}"), value.clone()]).collect();
         out.table(&["  FACT", "VALUE"], &facts);
     }
     out.line("\nPackages");
@@ -124,10 +102,8 @@ fn show(out: Output, target: &Target) {
             .events
             .iter()
             .map(|event| {
-                let at = event
-                    .at
-                    .as_ref()
-                    .map(|at| at.as_str().map_or_else(|| at.to_string(), str::to_owned));
+                let at =
+                    event.at.as_ref().map(|at| at.as_str().map_or_else(|| at.to_string(), str::to_owned));
                 vec![
                     format!("  {}", at.unwrap_or_default()),
                     event.kind.clone(),
@@ -143,12 +119,8 @@ fn show(out: Output, target: &Target) {
 /// Desired beside reported, a line a package.
 pub fn packages(out: Output, target: &Target) {
     let reported = target.reported.iter().flat_map(|state| &state.packages);
-    let undesired = reported.filter(|report| {
-        target
-            .desired
-            .iter()
-            .all(|desired| desired.package != report.name)
-    });
+    let undesired =
+        reported.filter(|report| target.desired.iter().all(|desired| desired.package != report.name));
     let mut cells: Vec<Vec<String>> = target
         .desired
         .iter()
@@ -162,12 +134,7 @@ pub fn packages(out: Output, target: &Target) {
         })
         .collect();
     cells.extend(undesired.map(|report| {
-        vec![
-            format!("  {}", report.name),
-            "-".to_owned(),
-            target.summary(&report.name),
-            "-".to_owned(),
-        ]
+        vec![format!("  {}", report.name), "-".to_owned(), target.summary(&report.name), "-".to_owned()]
     }));
     if cells.is_empty() {
         out.line("  none; `selvedge deploy PACKAGE --target NAME` assigns one");

@@ -1,31 +1,29 @@
 //! `selvedge up`: broker, registry, agent and host on this machine, each its own process, until
 //! Ctrl-C, SIGTERM or the death of one of them ends all.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use reqwest::Method;
 use selvedge_package::DeviceId;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::client::{Registry, http_client};
 use crate::clock::Deadline;
 use crate::commands::{Surroundings, keys};
-use crate::context::{Context, Token, data_dir, process_env, read_small};
+use crate::context::{Context, Token, data_dir, process_env};
 use crate::failure::Failure;
 use crate::programs::Programs;
 use crate::progress::Step;
 use crate::signals::Ending;
-use crate::supervisor::child::Child;
+use crate::supervisor::enrolment::{enrol, online};
 use crate::supervisor::host;
 use crate::supervisor::place::Place;
 use crate::supervisor::process::Process;
 use crate::supervisor::ready;
-use crate::supervisor::record::{Record, write_atomically};
-
-/// How long a child may take to end by itself.
-const GRACE: Duration = Duration::from_secs(8);
+use crate::supervisor::record::Record;
+use crate::supervisor::stack::{self, Stack};
 
 /// Start everything on this machine.
 #[derive(Debug, clap::Args)]
@@ -54,19 +52,12 @@ pub struct Args {
 }
 
 /// Starts everything, and stays until it ends.
-pub async fn run(
-    around: &Surroundings<'_>,
-    args: &Args,
-    ending: &mut Ending,
-) -> Result<(), Failure> {
+pub async fn run(around: &Surroundings<'_>, args: &Args, ending: &mut Ending) -> Result<(), Failure> {
     let dir = data_dir(around.global, &process_env)?;
     let place = Place::take(&dir)?;
     place.prepare()?;
-    let mut stack = Stack {
-        children: Vec::new(),
-        record: Record::read(place.dir())?.unwrap_or_default(),
-    };
-    clear(around, &place, &stack.record).await;
+    let mut stack = Stack { children: Vec::new(), record: Record::read(place.dir())?.unwrap_or_default() };
+    stack::clear(around.out, &place, &stack.record).await;
     let outcome = tokio::select! {
         ready = start(around, args, &place, &mut stack) => ready,
         () = ending.came() => Err(Failure::Interrupted),
@@ -90,93 +81,6 @@ pub async fn run(
     step.end();
     around.out.note("everything is stopped");
     outcome
-}
-
-/// The children, and what the record says of them.
-struct Stack {
-    children: Vec<Child>,
-    record: Record,
-}
-
-impl Stack {
-    /// Starts a child and writes it into the record, so that a later start can clear it away even
-    /// if this process is killed.
-    fn start(
-        &mut self,
-        place: &Place,
-        name: &'static str,
-        program: &Path,
-        args: &[OsString],
-    ) -> Result<usize, Failure> {
-        let child = Child::start(name, program, args, &place.log(name))?;
-        if let Some(identity) = child.identity() {
-            self.record.pids.insert(name.to_owned(), identity);
-        }
-        self.children.push(child);
-        self.record.write(place.dir())?;
-        Ok(self.children.len() - 1)
-    }
-
-    /// Waits until a child dies.
-    async fn death(&mut self) -> Failure {
-        loop {
-            for child in &mut self.children {
-                if let Err(failure) = child.check() {
-                    return failure;
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-
-    /// Ends the agent, its host, the registry and the broker, in this order.
-    async fn end(&mut self, place: &Place) {
-        for child in self.children.iter_mut().rev() {
-            child.end(GRACE).await;
-            if child.name() == "agent" {
-                host::end(&place.agent(), GRACE).await;
-            }
-        }
-        self.forget(place);
-    }
-
-    /// Ends all of them at once.
-    async fn kill(&mut self, place: &Place) {
-        for child in &mut self.children {
-            child.end(Duration::ZERO).await;
-        }
-        if let Some(host) = host::running(&place.agent()) {
-            host.end(Duration::ZERO).await;
-        }
-        self.forget(place);
-    }
-
-    fn forget(&mut self, place: &Place) {
-        self.children.clear();
-        self.record.pids.clear();
-        // Without it the next start looks for processes that are gone, and finds none.
-        let _ = self.record.write(place.dir());
-    }
-}
-
-/// Ends what an `up` that was killed has left.
-async fn clear(around: &Surroundings<'_>, place: &Place, record: &Record) {
-    let left: Vec<(&String, &Process)> = record
-        .pids
-        .iter()
-        .filter(|(name, process)| *name != "up" && process.is_alive())
-        .collect();
-    let host = host::running(&place.agent());
-    if left.is_empty() && host.is_none() {
-        return;
-    }
-    around
-        .out
-        .note("an earlier `selvedge up` here was killed; ending what it left");
-    for (_, process) in left {
-        process.end(GRACE).await;
-    }
-    host::end(&place.agent(), GRACE).await;
 }
 
 async fn start(
@@ -249,13 +153,8 @@ async fn start(
     let address = ready::address(&mut stack.children[index], &file, deadline).await?;
     stack.record.registry = format!("http://{address}");
     let http = http_client()?;
-    ready::answers(
-        &mut stack.children[index],
-        &http,
-        &format!("http://{address}/v1/health"),
-        deadline,
-    )
-    .await?;
+    ready::answers(&mut stack.children[index], &http, &format!("http://{address}/v1/health"), deadline)
+        .await?;
     stack.record.write(place.dir())?;
     step.note(&format!("registry  {}", stack.record.registry));
 
@@ -285,23 +184,15 @@ async fn start(
     )?;
     let address = ready::address(&mut stack.children[index], &file, deadline).await?;
     stack.record.inference = format!("http://{address}");
-    ready::answers(
-        &mut stack.children[index],
-        &http,
-        &format!("http://{address}/v2/health/live"),
-        deadline,
-    )
-    .await?;
+    ready::answers(&mut stack.children[index], &http, &format!("http://{address}/v2/health/live"), deadline)
+        .await?;
     if let Some(host) = host::running(&place.agent()) {
         stack.record.pids.insert("host".to_owned(), host);
     }
     stack.record.write(place.dir())?;
     step.note(&format!("inference {}", stack.record.inference));
 
-    step.say(&format!(
-        "waiting for {} to be heard by the registry",
-        args.name
-    ));
+    step.say(&format!("waiting for {} to be heard by the registry", args.name));
     online(&registry, &mut stack.children[index], &args.name, deadline).await?;
     step.end();
     Ok(())
@@ -324,15 +215,9 @@ struct Ports {
 impl Ports {
     fn choose(args: &Args, record: &Record) -> Self {
         Self {
-            broker: args
-                .broker_port
-                .unwrap_or_else(|| Record::port(&record.broker)),
-            registry: args
-                .registry_port
-                .unwrap_or_else(|| Record::port(&record.registry)),
-            http: args
-                .http_port
-                .unwrap_or_else(|| Record::port(&record.inference)),
+            broker: args.broker_port.unwrap_or_else(|| Record::port(&record.broker)),
+            registry: args.registry_port.unwrap_or_else(|| Record::port(&record.registry)),
+            http: args.http_port.unwrap_or_else(|| Record::port(&record.inference)),
         }
     }
 }
@@ -349,11 +234,9 @@ fn words(parts: &[&dyn AsRef<std::ffi::OsStr>]) -> Vec<OsString> {
 /// A file that a child will write; one of an earlier start is removed.
 fn fresh(path: PathBuf) -> Result<PathBuf, Failure> {
     match std::fs::remove_file(&path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Failure::File {
-            doing: "remove",
-            path,
-            source,
-        }),
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::File { doing: "remove", path, source })
+        }
         _ => Ok(path),
     }
 }
@@ -370,124 +253,17 @@ fn prepare_keys(around: &Surroundings<'_>, args: &Args, place: &Place) -> Result
         ));
     }
     keys::init(&dir)?;
-    around
-        .out
-        .note(format!("made new keys in {}", dir.display()));
+    around.out.note(format!("made new keys in {}", dir.display()));
     Ok(dir)
 }
 
-/// Makes this machine's target where it is missing, and its enrolment point to the broker's present
-/// address.
-async fn enrol(
-    registry: &Registry,
-    place: &Place,
-    name: &DeviceId,
-    broker: &str,
-) -> Result<(), Failure> {
-    let path = place.enrolment();
-    let known = registry.target(name).await;
-    if let Err(failure) = &known
-        && !matches!(failure, Failure::Missing { .. })
-    {
-        return known.map(drop);
-    }
-    let kept = if path.exists() {
-        Some(read_enrolment(&path)?)
-    } else {
-        None
-    };
-    let mut enrolment = match (known, kept) {
-        (Ok(_), Some(enrolment)) if enrolment["device"] == name.as_str() => enrolment,
-        (Ok(_), _) if place.agent().join("device.key").exists() => {
-            return Err(Failure::Conflict {
-                what: format!("the enrolment of {name} in {} is lost", path.display()),
-                advice: format!(
-                    "remove the target (`selvedge target rm {name}`) and the directory {}, and start again",
-                    place.agent().display()
-                ),
-            });
-        }
-        (Ok(_), _) => {
-            // An earlier start ended between making the target and keeping its enrolment.
-            registry
-                .call(
-                    &format!("remove {name}"),
-                    Method::DELETE,
-                    &registry.in_workspace(&format!("/targets/{name}")),
-                    None,
-                )
-                .await?;
-            make_target(registry, name).await?
-        }
-        (Err(_), Some(enrolment)) if place.agent().join("device.key").exists() => {
-            let device = enrolment["device"]
-                .as_str()
-                .unwrap_or("another target")
-                .to_owned();
-            return Err(Failure::Conflict {
-                what: format!(
-                    "the agent in {} is enrolled as {device}, and the registry does not know {name}",
-                    place.agent().display()
-                ),
-                advice: format!(
-                    "start with --name {device}, or remove {} to begin anew",
-                    place.agent().display()
-                ),
-            });
-        }
-        (Err(_), _) => make_target(registry, name).await?,
-    };
-    enrolment["broker"] = broker.into();
-    let text = serde_json::to_vec_pretty(&enrolment).map_err(|source| Failure::Internal {
-        what: "cannot write the enrolment",
-        source: source.into(),
-    })?;
-    write_atomically(&path, &text, false)
-}
-
-async fn make_target(registry: &Registry, name: &DeviceId) -> Result<Value, Failure> {
-    let body = json!({"name": name, "kind": "local", "labels": {}});
-    let answer = registry
-        .call(
-            &format!("make target {name}"),
-            Method::POST,
-            &registry.in_workspace("/targets"),
-            Some(&body),
-        )
-        .await?;
-    Ok(answer["enrolment"].clone())
-}
-
-fn read_enrolment(path: &Path) -> Result<Value, Failure> {
-    serde_json::from_str(&read_small(path, 1 << 20)?)
-        .map_err(Failure::content("an enrolment", path))
-}
-
-/// Waits until the registry hears the agent.
-async fn online(
-    registry: &Registry,
-    agent: &mut Child,
-    name: &DeviceId,
-    deadline: Deadline,
-) -> Result<(), Failure> {
-    loop {
-        agent.check()?;
-        let (_, target) = registry.target(name).await?;
-        if target.online && target.enrolled {
-            return Ok(());
-        }
-        if deadline.passed() {
-            return Err(ready::late(format!("word from the agent {name}"), deadline));
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
 fn announce(around: &Surroundings<'_>, place: &Place, record: &Record) {
+    let pids: BTreeMap<&String, i32> =
+        record.pids.iter().map(|(name, process)| (name, process.pid)).collect();
     around.out.value(&json!({
         "registry": record.registry, "broker": record.broker, "inference": record.inference,
         "token_file": record.token_file, "target": record.target, "agent_data": record.agent_data,
-        "keys": record.keys, "data": place.dir(), "pids": record.pids.iter().map(|(name, process)| (name.clone(), process.pid)).collect::<std::collections::BTreeMap<_, _>>(),
+        "keys": record.keys, "data": place.dir(), "pids": pids,
     }));
     let out = around.out;
     out.line(format!("target    {} (this machine)", record.target));
@@ -500,17 +276,9 @@ fn announce(around: &Surroundings<'_>, place: &Place, record: &Record) {
         String::new()
     };
     out.line("  selvedge package MODEL.onnx --out MODEL.pkg");
-    out.line(format!(
-        "  selvedge release MODEL.pkg --keys {}{data}",
-        record.keys.display()
-    ));
-    out.line(format!(
-        "  selvedge deploy NAME --target {} --wait{data}",
-        record.target
-    ));
-    out.line(format!(
-        "  selvedge ask NAME --input '{{\"INPUT\": [[1, 2]]}}'{data}"
-    ));
+    out.line(format!("  selvedge release MODEL.pkg --keys {}{data}", record.keys.display()));
+    out.line(format!("  selvedge deploy NAME --target {} --wait{data}", record.target));
+    out.line(format!("  selvedge ask NAME --input '{{\"INPUT\": [[1, 2]]}}'{data}"));
 }
 
 #[cfg(test)]
@@ -524,30 +292,14 @@ mod tests {
             #[command(flatten)]
             args: Args,
         }
-        let args =
-            <Line as clap::Parser>::parse_from(["x", "--broker-port", "7", "--http-port", "0"])
-                .args;
+        let args = <Line as clap::Parser>::parse_from(["x", "--broker-port", "7", "--http-port", "0"]).args;
         let record = Record {
             registry: "http://127.0.0.1:8".into(),
             inference: "http://127.0.0.1:9".into(),
             ..Record::default()
         };
-        assert_eq!(
-            Ports::choose(&args, &record),
-            Ports {
-                broker: 7,
-                registry: 8,
-                http: 0
-            }
-        );
-        assert_eq!(
-            Ports::choose(&args, &Record::default()),
-            Ports {
-                broker: 7,
-                registry: 0,
-                http: 0
-            }
-        );
+        assert_eq!(Ports::choose(&args, &record), Ports { broker: 7, registry: 8, http: 0 });
+        assert_eq!(Ports::choose(&args, &Record::default()), Ports { broker: 7, registry: 0, http: 0 });
     }
 
     #[test]

@@ -59,33 +59,22 @@ impl Authored {
             ));
         }
         let text = read_small(&path, Limits::PACKAGE.config_bytes)?;
-        let draft = Draft::from_toml(&text)
-            .map_err(Failure::content("a manifest that can be used", &path))?;
-        Ok(Self {
-            draft,
-            base: dir.to_owned(),
-            given: BTreeMap::new(),
-        })
+        let draft =
+            Draft::from_toml(&text).map_err(Failure::content("a manifest that can be used", &path))?;
+        Ok(Self { draft, base: dir.to_owned(), given: BTreeMap::new() })
     }
 
     /// From a bare model: named after its file, version 1.0.0.
     pub fn bare(model: &Path) -> Result<Self, Failure> {
-        let base = model
-            .parent()
-            .filter(|dir| !dir.as_os_str().is_empty())
-            .unwrap_or(Path::new("."))
-            .to_owned();
-        let own = model
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.parse::<FilePath>().ok());
+        let base =
+            model.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+        let own =
+            model.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse::<FilePath>().ok());
         let file = match own {
             Some(file) => file,
             None => fixed_path("model.onnx")?,
         };
-        let name = model
-            .file_stem()
-            .map(|stem| package_name(&stem.to_string_lossy()));
+        let name = model.file_stem().map(|stem| package_name(&stem.to_string_lossy()));
         let draft = Draft {
             name: name.and_then(|name| name.parse().ok()),
             version: Some(semver::Version::new(1, 0, 0)),
@@ -97,20 +86,15 @@ impl Authored {
             }],
             ..Draft::default()
         };
-        Ok(Self {
-            draft,
-            base,
-            given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]),
-        })
+        Ok(Self { draft, base, given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]) })
     }
 
     /// The model to probe, when the manifest lacks what a probe finds out and the module is the
     /// built-in one, whose inputs and outputs are the model's own.
     pub fn to_probe(&self) -> Option<PathBuf> {
         let draft = &self.draft;
-        let lacking = draft.inputs.is_empty()
-            || draft.outputs.is_empty()
-            || draft.acceptance.cases.is_empty();
+        let lacking =
+            draft.inputs.is_empty() || draft.outputs.is_empty() || draft.acceptance.cases.is_empty();
         match draft.models.as_slice() {
             [model] if lacking && draft.module.component.is_none() => Some(self.place(&model.file)),
             _ => None,
@@ -133,14 +117,11 @@ impl Authored {
                     Some((folder, _)) => format!("{folder}/{name}"),
                     None => name,
                 };
-                let path = beside
-                    .parse()
-                    .map_err(|source: selvedge_package::NameError| Failure::Refused {
-                        what: "the model's external data lies where a package cannot have it"
+                let path =
+                    beside.parse().map_err(|source: selvedge_package::NameError| Failure::Refused {
+                        what: "the model's external data lies where a package cannot have it".to_owned(),
+                        advice: "export the model with its external data beside it, under a plain name"
                             .to_owned(),
-                        advice:
-                            "export the model with its external data beside it, under a plain name"
-                                .to_owned(),
                         source: Some(source.into()),
                     })?;
                 model.external_data.push(path);
@@ -162,15 +143,10 @@ impl Authored {
     /// tensors from become files of the package.
     pub fn finish(mut self) -> Result<Sources, Failure> {
         self.add_case_files()?;
-        let Self {
-            draft,
-            base,
-            mut given,
-        } = self;
+        let Self { draft, base, mut given } = self;
         let manifest = draft.finish().map_err(unfinished)?;
         let mut files = BTreeMap::new();
-        let named =
-            rules::files(&manifest).map_err(|source| unfinished(DraftError::Rule(source)))?;
+        let named = rules::files(&manifest).map_err(|source| unfinished(DraftError::Rule(source)))?;
         for path in named.into_keys() {
             let content = match given.remove(&path) {
                 Some(content) => content,
@@ -189,8 +165,8 @@ impl Authored {
                 Some(Content::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
                 _ => read_small(&path, LARGEST_CASE)?,
             };
-            let read: CaseFiles = serde_json::from_str(&text)
-                .map_err(Failure::content("an acceptance case", &path))?;
+            let read: CaseFiles =
+                serde_json::from_str(&text).map_err(Failure::content("an acceptance case", &path))?;
             for tensor in read.inputs.into_iter().chain(read.outputs) {
                 if let Some(file) = tensor.file
                     && named.insert(file.clone())
@@ -228,9 +204,7 @@ struct CaseTensor {
 /// refused: a package from elsewhere could otherwise take along a private file of whoever packs it.
 fn inside(base: &Path, path: &FilePath) -> Result<PathBuf, Failure> {
     let place = base.join(path.as_str());
-    let real = place
-        .canonicalize()
-        .map_err(Failure::file("open", &place))?;
+    let real = place.canonicalize().map_err(Failure::file("open", &place))?;
     let base = base.canonicalize().map_err(Failure::file("open", base))?;
     if !real.starts_with(&base) {
         return Err(Failure::refused(
@@ -262,31 +236,23 @@ fn package_name(stem: &str) -> String {
     let text: String = stem
         .to_lowercase()
         .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '_' {
-                c
-            } else {
-                '-'
-            }
-        })
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
         .collect();
     text.trim_matches(['-', '_']).chars().take(63).collect()
 }
 
 fn fixed_path(text: &str) -> Result<FilePath, Failure> {
-    text.parse()
-        .map_err(|source: selvedge_package::NameError| Failure::Internal {
-            what: "a fixed path is wrong",
-            source: source.into(),
-        })
+    text.parse().map_err(|source: selvedge_package::NameError| Failure::Internal {
+        what: "a fixed path is wrong",
+        source: source.into(),
+    })
 }
 
 fn fixed_name(text: &str) -> Result<PackageName, Failure> {
-    text.parse()
-        .map_err(|source: selvedge_package::NameError| Failure::Internal {
-            what: "a fixed name is wrong",
-            source: source.into(),
-        })
+    text.parse().map_err(|source: selvedge_package::NameError| Failure::Internal {
+        what: "a fixed name is wrong",
+        source: source.into(),
+    })
 }
 
 #[cfg(test)]
@@ -306,12 +272,7 @@ mod tests {
 
     #[test]
     fn names_come_out_of_file_names() {
-        for (stem, name) in [
-            ("MobileNet v2", "mobilenet-v2"),
-            ("_x_", "x"),
-            ("ä", ""),
-            ("a.b", "a-b"),
-        ] {
+        for (stem, name) in [("MobileNet v2", "mobilenet-v2"), ("_x_", "x"), ("ä", ""), ("a.b", "a-b")] {
             assert_eq!(package_name(stem), name);
         }
     }
@@ -335,14 +296,8 @@ mod tests {
     #[test]
     fn external_data_outside_is_refused() {
         let mut authored = Authored::bare(Path::new("m.onnx")).unwrap();
-        let outside = ProbedModel {
-            external_data: vec!["../secret".into()],
-            ..probed()
-        };
-        assert_eq!(
-            authored.fill_in(outside).unwrap_err().exit(),
-            crate::exit::Exit::Refused
-        );
+        let outside = ProbedModel { external_data: vec!["../secret".into()], ..probed() };
+        assert_eq!(authored.fill_in(outside).unwrap_err().exit(), crate::exit::Exit::Refused);
     }
 
     #[test]
@@ -364,21 +319,11 @@ mod tests {
         .unwrap();
         std::fs::write(package.join("cases/a.pdf"), "%PDF").unwrap();
         let sources = Authored::directory(&package).unwrap().finish().unwrap();
-        assert!(
-            sources
-                .manifest
-                .files
-                .iter()
-                .any(|path| path.as_str() == "cases/a.pdf")
-        );
+        assert!(sources.manifest.files.iter().any(|path| path.as_str() == "cases/a.pdf"));
         std::fs::write(dir.path().join("secret"), "s").unwrap();
         std::fs::remove_file(package.join("m.onnx")).unwrap();
         assert_eq!(
-            Authored::directory(&package)
-                .unwrap()
-                .finish()
-                .unwrap_err()
-                .exit(),
+            Authored::directory(&package).unwrap().finish().unwrap_err().exit(),
             crate::exit::Exit::NotFound
         );
         std::os::unix::fs::symlink("../secret", package.join("m.onnx")).unwrap();

@@ -47,14 +47,10 @@ impl Layout {
             ));
         }
         let path = dir.join("index.json");
-        let index: Index =
-            serde_json::from_slice(&read(&path, Limits::PACKAGE.oci_manifest_bytes)?)
-                .map_err(Failure::content("the index of a package", &path))?;
+        let index: Index = serde_json::from_slice(&read(&path, Limits::PACKAGE.oci_manifest_bytes)?)
+            .map_err(Failure::content("the index of a package", &path))?;
         let [descriptor] = index.manifests.as_slice() else {
-            return Err(Failure::content::<String>(
-                "the index of one package",
-                &path,
-            )(format!(
+            return Err(Failure::content::<String>("the index of one package", &path)(format!(
                 "it lists {} manifests",
                 index.manifests.len()
             )));
@@ -62,26 +58,17 @@ impl Layout {
         let manifest_path = blob_path(dir, &descriptor.digest);
         let manifest = read(&manifest_path, Limits::PACKAGE.oci_manifest_bytes)?;
         if Digest::of(&manifest) != descriptor.digest {
-            return Err(Failure::content("what its name says", &manifest_path)(
-                "its digest is another one",
-            ));
+            return Err(Failure::content("what its name says", &manifest_path)("its digest is another one"));
         }
-        let outer = selvedge_package::bundle::parse_oci(&Limits::PACKAGE, &manifest).map_err(
-            Failure::content("the manifest of a package", &manifest_path),
-        )?;
+        let outer = selvedge_package::bundle::parse_oci(&Limits::PACKAGE, &manifest)
+            .map_err(Failure::content("the manifest of a package", &manifest_path))?;
         let config_path = blob_path(dir, &outer.config.digest);
         let config = read(&config_path, Limits::PACKAGE.config_bytes)?;
-        let bundle =
-            Bundle::parse(&manifest, &config).map_err(Failure::content("a package", dir))?;
-        let layout = Self {
-            dir: dir.to_owned(),
-            bundle,
-        };
+        let bundle = Bundle::parse(&manifest, &config).map_err(Failure::content("a package", dir))?;
+        let layout = Self { dir: dir.to_owned(), bundle };
         for blob in layout.bundle.blobs() {
             let path = layout.blob(&blob.digest);
-            let found = std::fs::metadata(&path)
-                .map_err(Failure::file("read", &path))?
-                .len();
+            let found = std::fs::metadata(&path).map_err(Failure::file("read", &path))?.len();
             if found != blob.size {
                 return Err(Failure::content::<String>("whole", &path)(format!(
                     "it has {found} bytes instead of {}",
@@ -110,17 +97,10 @@ impl Layout {
     /// Lays the package out as the host opens it: `package.json`, `manifest.json` and the files by
     /// their paths, as hard links to the blobs.
     pub fn lay_out(&self, into: &Path) -> Result<(), Failure> {
-        let own = [
-            ("package.json", self.bundle.digest()),
-            ("manifest.json", self.bundle.oci().config.digest),
-        ];
-        let own = own
-            .into_iter()
-            .map(|(name, digest)| (into.join(name), digest));
-        let files = self
-            .bundle
-            .files()
-            .map(|file| (into.join(file.path.as_str()), file.digest));
+        let own =
+            [("package.json", self.bundle.digest()), ("manifest.json", self.bundle.oci().config.digest)];
+        let own = own.into_iter().map(|(name, digest)| (into.join(name), digest));
+        let files = self.bundle.files().map(|file| (into.join(file.path.as_str()), file.digest));
         for (path, digest) in own.chain(files) {
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent).map_err(Failure::file("make", parent))?;
@@ -151,9 +131,7 @@ pub async fn write(dir: &Path, sources: Sources, read: impl Fn(u64)) -> Result<L
     }
     let mut builder = Builder::new(sources.manifest);
     for (path, indexed) in contents {
-        builder
-            .file(path, indexed)
-            .map_err(Failure::content("a package", dir))?;
+        builder.file(path, indexed).map_err(Failure::content("a package", dir))?;
     }
     let Built { bundle, manifest, blobs: made } = builder.build().map_err(|source| Failure::Refused {
         what: "the files do not make a package".to_owned(),
@@ -177,54 +155,36 @@ pub async fn write(dir: &Path, sources: Sources, read: impl Fn(u64)) -> Result<L
             )]),
         }],
     };
-    let index = serde_json::to_vec_pretty(&index).map_err(|source| Failure::Internal {
-        what: "cannot write index.json",
-        source: source.into(),
-    })?;
+    let index = serde_json::to_vec_pretty(&index)
+        .map_err(|source| Failure::Internal { what: "cannot write index.json", source: source.into() })?;
     for (name, bytes) in [("index.json", index.as_slice()), ("oci-layout", MARKER)] {
         let path = dir.join(name);
         std::fs::write(&path, bytes).map_err(Failure::file("write", &path))?;
     }
-    Ok(Layout {
-        dir: dir.to_owned(),
-        bundle,
-    })
+    Ok(Layout { dir: dir.to_owned(), bundle })
 }
 
 /// Copies a file to where its digest says, which is known only at its end.
-async fn copy(
-    source: &Path,
-    dir: &Path,
-    blobs: &Path,
-    read: &impl Fn(u64),
-) -> Result<Indexed, Failure> {
+async fn copy(source: &Path, dir: &Path, blobs: &Path, read: &impl Fn(u64)) -> Result<Indexed, Failure> {
     let mut from = File::open(source).map_err(Failure::file("open", source))?;
-    let mut to =
-        tempfile::NamedTempFile::new_in(blobs).map_err(Failure::file("write in", blobs))?;
+    let mut to = tempfile::NamedTempFile::new_in(blobs).map_err(Failure::file("write in", blobs))?;
     let mut indexer = ChunkIndexer::new();
     let mut piece = vec![0; PIECE];
     let mut size = 0;
     loop {
-        let length = from
-            .read(&mut piece)
-            .map_err(Failure::file("read", source))?;
+        let length = from.read(&mut piece).map_err(Failure::file("read", source))?;
         if length == 0 {
             break;
         }
         size += length as u64;
         if size > Limits::PACKAGE.blob_bytes {
             return Err(Failure::refused(
-                format!(
-                    "{} is larger than {} bytes",
-                    source.display(),
-                    Limits::PACKAGE.blob_bytes
-                ),
+                format!("{} is larger than {} bytes", source.display(), Limits::PACKAGE.blob_bytes),
                 "split its weights into several external-data files",
             ));
         }
         indexer.update(&piece[..length]);
-        to.write_all(&piece[..length])
-            .map_err(Failure::file("write", to.path()))?;
+        to.write_all(&piece[..length]).map_err(Failure::file("write", to.path()))?;
         read(length as u64);
         // Lets Ctrl-C through between two pieces.
         tokio::task::yield_now().await;
@@ -248,8 +208,7 @@ fn put(dir: &Path, digest: &Digest, bytes: &[u8]) -> Result<(), Failure> {
 /// Temporary files are 0600; a package is no secret.
 fn readable(file: &File, path: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
-        .map_err(Failure::file("change", path))
+    file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(Failure::file("change", path))
 }
 
 fn blob_path(dir: &Path, digest: &Digest) -> PathBuf {
@@ -259,13 +218,11 @@ fn blob_path(dir: &Path, digest: &Digest) -> PathBuf {
 fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let file = File::open(path).map_err(Failure::file("open", path))?;
     let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(Failure::file("read", path))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(Failure::file("read", path))?;
     if bytes.len() as u64 > limit {
-        return Err(Failure::content::<String>("part of a package", path)(
-            format!("it is larger than {limit} bytes"),
-        ));
+        return Err(Failure::content::<String>("part of a package", path)(format!(
+            "it is larger than {limit} bytes"
+        )));
     }
     Ok(bytes)
 }
@@ -309,22 +266,18 @@ mod tests {
         assert_eq!(opened.bundle().digest(), written.bundle().digest());
         let laid = dir.path().join("laid");
         opened.lay_out(&laid).unwrap();
-        assert_eq!(
-            std::fs::read(laid.join("big.bin")).unwrap().len(),
-            3 * PIECE + 5
-        );
+        assert_eq!(std::fs::read(laid.join("big.bin")).unwrap().len(), 3 * PIECE + 5);
         let (manifest, config) = (
             std::fs::read(laid.join("package.json")).unwrap(),
             std::fs::read(laid.join("manifest.json")).unwrap(),
         );
-        assert_eq!(
-            Bundle::parse(&manifest, &config).unwrap().digest(),
-            written.bundle().digest()
-        );
+        assert_eq!(Bundle::parse(&manifest, &config).unwrap().digest(), written.bundle().digest());
         assert!(
-            std::fs::read_dir(out.join("blobs/sha256"))
+            std::fs::read_dir(out.join("blobs/sha256")).unwrap().all(|entry| entry
                 .unwrap()
-                .all(|entry| entry.unwrap().file_name().len() == 64)
+                .file_name()
+                .len()
+                == 64)
         );
     }
 
@@ -342,16 +295,10 @@ mod tests {
         };
         check(written.blob(&written.bundle().digest()), b"{}");
         check(written.blob(&written.bundle().oci().config.digest), b"{}");
-        check(
-            out.join("index.json"),
-            br#"{"schemaVersion":2,"mediaType":"x","manifests":[]}"#,
-        );
+        check(out.join("index.json"), br#"{"schemaVersion":2,"mediaType":"x","manifests":[]}"#);
         check(out.join("index.json"), &vec![b' '; 70_000]);
         let file: FilePath = "big.bin".parse().unwrap();
-        check(
-            written.blob(&written.bundle().descriptor(&file).unwrap().digest),
-            b"short",
-        );
+        check(written.blob(&written.bundle().descriptor(&file).unwrap().digest), b"short");
         assert!(Layout::open(&out).is_ok());
         assert!(Layout::open(dir.path()).is_err());
     }

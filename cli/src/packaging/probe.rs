@@ -17,33 +17,23 @@ const LARGEST_ANSWER: u64 = 256 << 20;
 const LARGEST_COMPLAINT: u64 = 16 << 10;
 
 /// What is inside a bare model, and one recorded case.
-pub async fn model(
-    programs: &Programs,
-    file: &Path,
-    allowed: Duration,
-) -> Result<ProbedModel, Failure> {
+pub async fn model(programs: &Programs, file: &Path, allowed: Duration) -> Result<ProbedModel, Failure> {
     match run(programs, "--model", file, allowed).await? {
         ProbeResult::Model(probed) => Ok(probed),
-        ProbeResult::Refused(refusal) => Err(refused(
-            format!("{} is not a model that can be packaged", file.display()),
-            refusal.error,
-        )),
+        ProbeResult::Refused(refusal) => {
+            Err(refused(format!("{} is not a model that can be packaged", file.display()), refusal.error))
+        }
         ProbeResult::Package(_) => Err(misunderstood("it answered about a package")),
     }
 }
 
 /// Loads a laid-out package and runs its acceptance cases.
-pub async fn package(
-    programs: &Programs,
-    dir: &Path,
-    allowed: Duration,
-) -> Result<Loaded, Failure> {
+pub async fn package(programs: &Programs, dir: &Path, allowed: Duration) -> Result<Loaded, Failure> {
     match run(programs, "--package", dir, allowed).await? {
         ProbeResult::Package(loaded) => Ok(loaded),
-        ProbeResult::Refused(refusal) => Err(refused(
-            "the host does not load the package".to_owned(),
-            refusal.error,
-        )),
+        ProbeResult::Refused(refusal) => {
+            Err(refused("the host does not load the package".to_owned(), refusal.error))
+        }
         ProbeResult::Model(_) => Err(misunderstood("it answered about a model")),
     }
 }
@@ -80,10 +70,7 @@ async fn run(
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|source| Failure::Start {
-            program: program.clone(),
-            source,
-        })?;
+        .map_err(|source| Failure::Start { program: program.clone(), source })?;
     let (mut answer, mut complaint) = (Vec::new(), Vec::new());
     let out = child.stdout.take().map(|pipe| pipe.take(LARGEST_ANSWER));
     let err = child.stderr.take().map(|pipe| pipe.take(LARGEST_COMPLAINT));
@@ -96,9 +83,7 @@ async fn run(
             async {
                 let read = err.read_to_end(&mut complaint).await;
                 // What is beyond the limit is read and dropped, so that the child is not held up.
-                tokio::io::copy(err.get_mut(), &mut tokio::io::sink())
-                    .await
-                    .and(read)
+                tokio::io::copy(err.get_mut(), &mut tokio::io::sink()).await.and(read)
             },
             child.wait()
         );
@@ -117,11 +102,7 @@ async fn run(
     };
     // It may log before; the result is the last line.
     let text = String::from_utf8_lossy(&answer);
-    let line = text
-        .lines()
-        .rev()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or_default();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     serde_json::from_str(line).map_err(|_| {
         let complaint = String::from_utf8_lossy(&complaint);
         let last: Vec<&str> = complaint.lines().rev().take(5).collect();
@@ -148,45 +129,24 @@ mod tests {
         let host = dir.path().join("selvedge-host");
         std::fs::write(&host, format!("#!/bin/sh\n{script}")).unwrap();
         std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o755)).unwrap();
-        package(
-            &Programs {
-                programs: Some(dir.path().to_owned()),
-            },
-            Path::new("/x"),
-            allowed,
-        )
-        .await
+        package(&Programs { programs: Some(dir.path().to_owned()) }, Path::new("/x"), allowed).await
     }
 
     #[tokio::test]
     async fn every_end_of_a_probe_is_told() {
         let long = Duration::from_secs(60);
-        let crash = probe("echo bad >&2; kill -SEGV $$", long)
-            .await
-            .unwrap_err();
-        assert!(
-            crash.chain().contains("bad") && crash.chain().contains("signal: 11"),
-            "{}",
-            crash.chain()
-        );
-        let refused = probe(
-            r#"echo '{"refused":{"error":"no such operator","reason":"bad-model"}}'; exit 1"#,
-            long,
-        )
-        .await
-        .unwrap_err();
+        let crash = probe("echo bad >&2; kill -SEGV $$", long).await.unwrap_err();
+        assert!(crash.chain().contains("bad") && crash.chain().contains("signal: 11"), "{}", crash.chain());
+        let refused =
+            probe(r#"echo '{"refused":{"error":"no such operator","reason":"bad-model"}}'; exit 1"#, long)
+                .await
+                .unwrap_err();
         assert!(refused.chain().contains("no such operator"));
         assert_eq!(refused.exit(), crate::exit::Exit::Refused);
-        let slow = probe("exec sleep 60", Duration::from_millis(50))
-            .await
-            .unwrap_err();
+        let slow = probe("exec sleep 60", Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(slow.exit(), crate::exit::Exit::TimedOut);
-        let flood = probe(
-            "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo nonsense",
-            long,
-        )
-        .await
-        .unwrap_err();
+        let flood =
+            probe("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo nonsense", long).await.unwrap_err();
         assert_eq!(flood.exit(), crate::exit::Exit::Refused);
     }
 }

@@ -23,12 +23,7 @@ pub struct Child {
 
 impl Child {
     /// Starts `program`. The log of the start before is kept beside as `.1`.
-    pub fn start(
-        name: &'static str,
-        program: &Path,
-        args: &[OsString],
-        log: &Path,
-    ) -> Result<Self, Failure> {
+    pub fn start(name: &'static str, program: &Path, args: &[OsString], log: &Path) -> Result<Self, Failure> {
         if log.exists() {
             let older = log.with_extension("log.1");
             std::fs::rename(log, &older).map_err(Failure::file("move", log))?;
@@ -43,17 +38,9 @@ impl Child {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|source| Failure::Start {
-                program: program.to_owned(),
-                source,
-            })?;
+            .map_err(|source| Failure::Start { program: program.to_owned(), source })?;
         let identity = process.id().and_then(Process::of);
-        Ok(Self {
-            name,
-            process,
-            identity,
-            log: log.to_owned(),
-        })
+        Ok(Self { name, process, identity, log: log.to_owned() })
     }
 
     /// Its name.
@@ -71,10 +58,7 @@ impl Child {
         match self.process.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(status)),
-            Err(source) => Err(Failure::Internal {
-                what: "cannot wait for a child",
-                source: source.into(),
-            }),
+            Err(source) => Err(Failure::Internal { what: "cannot wait for a child", source: source.into() }),
         }
     }
 
@@ -82,10 +66,7 @@ impl Child {
     pub async fn died(&mut self) -> Failure {
         match self.process.wait().await {
             Ok(status) => self.ended(status),
-            Err(source) => Failure::Internal {
-                what: "cannot wait for a child",
-                source: source.into(),
-            },
+            Err(source) => Failure::Internal { what: "cannot wait for a child", source: source.into() },
         }
     }
 
@@ -93,10 +74,7 @@ impl Child {
     pub async fn end(&mut self, grace: Duration) {
         if let (Ok(None), Some(identity)) = (self.process.try_wait(), self.identity) {
             identity.signal(rustix::process::Signal::TERM);
-            if tokio::time::timeout(grace, self.process.wait())
-                .await
-                .is_err()
-            {
+            if tokio::time::timeout(grace, self.process.wait()).await.is_err() {
                 // An error here means that it has ended by itself.
                 let _ = self.process.kill().await;
             }
@@ -128,11 +106,7 @@ fn tail(log: &Path) -> String {
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(TAIL);
-    lines[from..]
-        .iter()
-        .map(|line| format!("  {line}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+    lines[from..].iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -140,23 +114,14 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, log: &Path) -> Child {
-        Child::start(
-            "test",
-            Path::new("/bin/sh"),
-            &["-c".into(), script.into()],
-            log,
-        )
-        .unwrap()
+        Child::start("test", Path::new("/bin/sh"), &["-c".into(), script.into()], log).unwrap()
     }
 
     #[tokio::test]
     async fn a_death_shows_the_end_of_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("test.log");
-        let mut child = shell(
-            "for i in $(seq 30); do echo line $i; done; echo oops >&2; exit 3",
-            &log,
-        );
+        let mut child = shell("for i in $(seq 30); do echo line $i; done; echo oops >&2; exit 3", &log);
         let failure = child.died().await;
         let text = failure.to_string();
         assert!(
@@ -165,21 +130,14 @@ mod tests {
         );
         assert!(child.check().is_err());
         shell("exit 0", &log).died().await;
-        assert!(
-            std::fs::read_to_string(dir.path().join("test.log.1"))
-                .unwrap()
-                .contains("oops")
-        );
+        assert!(std::fs::read_to_string(dir.path().join("test.log.1")).unwrap().contains("oops"));
     }
 
     #[tokio::test]
     async fn an_end_by_force_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("test.log");
-        let mut child = shell(
-            "trap '' TERM; echo ready; exec sleep 60",
-            &log,
-        );
+        let mut child = shell("trap '' TERM; echo ready; exec sleep 60", &log);
         while !std::fs::read_to_string(&log).unwrap().contains("ready") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -192,9 +150,7 @@ mod tests {
     async fn a_missing_program_says_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("none");
-        let failure = Child::start("test", &missing, &[], &dir.path().join("l.log"))
-            .err()
-            .unwrap();
+        let failure = Child::start("test", &missing, &[], &dir.path().join("l.log")).err().unwrap();
         assert!(failure.advice().unwrap().contains("side by side"));
     }
 }

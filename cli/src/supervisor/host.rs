@@ -9,27 +9,20 @@ use serde::Deserialize;
 use crate::context::read_small;
 use crate::supervisor::process::Process;
 
-/// What the agent notes about its host; fields that only the agent needs are let through.
+/// What the agent notes about its host.
 #[derive(Debug, Deserialize)]
 struct Note {
-    pid: u32,
+    pid: i32,
+    /// As [`Process::started`].
+    start: u64,
 }
 
 /// The host of the agent in `agent_data`, if one runs.
 pub fn running(agent_data: &Path) -> Option<Process> {
     let text = read_small(&agent_data.join("run/host.json"), 4096).ok()?;
     let note: Note = serde_json::from_str(&text).ok()?;
-    let process = Process::of(note.pid)?;
-    // The note may be older than the machine's last start: the id must belong to a host.
-    (process.is_alive() && is_host(note.pid)).then_some(process)
-}
-
-fn is_host(pid: u32) -> bool {
-    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
-        line.split(|b| *b == 0)
-            .next()
-            .is_some_and(|program| program.ends_with(b"selvedge-host"))
-    })
+    let process = Process { pid: note.pid, started: note.start };
+    process.is_alive().then_some(process)
 }
 
 /// Ends the host: asked to, then told to, then made to.

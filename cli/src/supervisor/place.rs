@@ -37,11 +37,7 @@ impl Place {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { dir, _lock: lock }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(held(&dir)),
-            Err(error) => Err(Failure::File {
-                doing: "lock",
-                path,
-                source: error.into(),
-            }),
+            Err(error) => Err(Failure::File { doing: "lock", path, source: error.into() }),
         }
     }
 
@@ -92,13 +88,8 @@ impl Place {
 
     /// Makes the directories that children write into.
     pub fn prepare(&self) -> Result<(), Failure> {
-        for dir in [
-            self.broker(),
-            self.registry(),
-            self.agent(),
-            self.dir.join("run"),
-            self.dir.join("logs"),
-        ] {
+        for dir in [self.broker(), self.registry(), self.agent(), self.dir.join("run"), self.dir.join("logs")]
+        {
             std::fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -110,19 +101,12 @@ impl Place {
 }
 
 fn held(dir: &Path) -> Failure {
-    let by = Record::read(dir)
-        .ok()
-        .flatten()
-        .and_then(|record| record.pids.get("up").copied());
-    let who = by.map_or_else(
-        || "another process".to_owned(),
-        |process| format!("process {}", process.pid),
-    );
+    let by = Record::read(dir).ok().flatten().and_then(|record| record.pids.get("up").copied());
+    let who = by.map_or_else(|| "another process".to_owned(), |process| format!("process {}", process.pid));
     Failure::Conflict {
         what: format!("`selvedge up` already runs in {} ({who})", dir.display()),
-        advice:
-            "use it as it is, stop it with Ctrl-C or SIGTERM, or say another directory with --data"
-                .to_owned(),
+        advice: "use it as it is, stop it with Ctrl-C or SIGTERM, or say another directory with --data"
+            .to_owned(),
     }
 }
 
@@ -140,10 +124,7 @@ mod tests {
         record.write(dir.path()).unwrap();
         let refused = Place::take(dir.path()).unwrap_err();
         assert_eq!(refused.exit(), crate::exit::Exit::Conflict);
-        assert!(
-            refused.to_string().contains(&me.pid.to_string()),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains(&me.pid.to_string()), "{refused}");
         drop(first);
         assert!(Place::take(dir.path()).is_ok());
     }

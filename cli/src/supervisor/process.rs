@@ -25,8 +25,7 @@ impl Process {
 
     /// Whether it still runs. One that ended and was not yet reaped does not.
     pub fn is_alive(&self) -> bool {
-        stat(self.pid)
-            .is_some_and(|(state, started)| started == self.started && !matches!(state, 'Z' | 'X'))
+        stat(self.pid).is_some_and(|(state, started)| started == self.started && !matches!(state, 'Z' | 'X'))
     }
 
     /// Sends a signal, if it still runs.
@@ -88,10 +87,7 @@ mod tests {
     async fn an_id_with_another_start_is_another_process() {
         let me = Process::of(std::process::id()).unwrap();
         assert!(me.is_alive());
-        let other = Process {
-            started: me.started + 1,
-            ..me
-        };
+        let other = Process { started: me.started + 1, ..me };
         assert!(!other.is_alive());
         other.signal(Signal::KILL);
         assert!(other.gone(Duration::ZERO).await);

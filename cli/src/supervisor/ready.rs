@@ -13,11 +13,7 @@ use crate::supervisor::child::Child;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// Waits until `path` holds the address on which `child` listens.
-pub async fn address(
-    child: &mut Child,
-    path: &Path,
-    deadline: Deadline,
-) -> Result<SocketAddr, Failure> {
+pub async fn address(child: &mut Child, path: &Path, deadline: Deadline) -> Result<SocketAddr, Failure> {
     loop {
         child.check()?;
         if path.exists()
@@ -26,10 +22,7 @@ pub async fn address(
             return Ok(address);
         }
         if deadline.passed() {
-            return Err(late(
-                format!("an address of the {}", child.name()),
-                deadline,
-            ));
+            return Err(late(format!("an address of the {}", child.name()), deadline));
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -73,34 +66,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a");
         let script = |script: String| {
-            Child::start(
-                "x",
-                Path::new("/bin/sh"),
-                &["-c".into(), script.into()],
-                &dir.path().join("x.log"),
-            )
-            .unwrap()
+            Child::start("x", Path::new("/bin/sh"), &["-c".into(), script.into()], &dir.path().join("x.log"))
+                .unwrap()
         };
         let long = Deadline::after(Duration::from_secs(30));
-        let mut child = script(format!(
-            "echo > {0}; sleep 0.1; echo 127.0.0.1:7 > {0}; exec sleep 60",
-            file.display()
-        ));
-        assert_eq!(
-            address(&mut child, &file, long).await.unwrap(),
-            "127.0.0.1:7".parse().unwrap()
-        );
-        let late = address(
-            &mut child,
-            &dir.path().join("b"),
-            Deadline::after(Duration::ZERO),
-        )
-        .await;
+        let mut child =
+            script(format!("echo > {0}; sleep 0.1; echo 127.0.0.1:7 > {0}; exec sleep 60", file.display()));
+        assert_eq!(address(&mut child, &file, long).await.unwrap(), "127.0.0.1:7".parse().unwrap());
+        let late = address(&mut child, &dir.path().join("b"), Deadline::after(Duration::ZERO)).await;
         assert!(matches!(late, Err(Failure::TimedOut { .. })));
         let mut dead = script("exit 1".to_owned());
-        assert!(matches!(
-            address(&mut dead, &dir.path().join("b"), long).await,
-            Err(Failure::Ended { .. })
-        ));
+        assert!(matches!(address(&mut dead, &dir.path().join("b"), long).await, Err(Failure::Ended { .. })));
     }
 }

@@ -46,8 +46,8 @@ impl Record {
             return Ok(None);
         }
         let text = read_small(&path, 65_536)?;
-        let record: Self = serde_json::from_str(&text)
-            .map_err(Failure::content("a record of `selvedge up`", &path))?;
+        let record: Self =
+            serde_json::from_str(&text).map_err(Failure::content("a record of `selvedge up`", &path))?;
         if record.format != FORMAT {
             return Err(Failure::Content {
                 what: "a record of `selvedge up` that this version reads",
@@ -60,53 +60,30 @@ impl Record {
 
     /// Writes the record in one step.
     pub fn write(&self, dir: &Path) -> Result<(), Failure> {
-        let record = Self {
-            format: FORMAT,
-            ..self.clone()
-        };
-        let mut text =
-            serde_json::to_string_pretty(&record).map_err(|source| Failure::Internal {
-                what: "cannot write up.json",
-                source: source.into(),
-            })?;
+        let record = Self { format: FORMAT, ..self.clone() };
+        let mut text = serde_json::to_string_pretty(&record)
+            .map_err(|source| Failure::Internal { what: "cannot write up.json", source: source.into() })?;
         text.push('\n');
         write_atomically(&dir.join("up.json"), text.as_bytes(), false)
     }
 
     /// The port of an address that an earlier start had; 0 where there is none.
     pub fn port(address: &str) -> u16 {
-        address
-            .rsplit(':')
-            .next()
-            .and_then(|port| port.trim_end_matches('/').parse().ok())
-            .unwrap_or(0)
+        address.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok()).unwrap_or(0)
     }
 }
 
 /// Writes a file in one step: temporary file, sync, rename, sync of the directory. Mode 0600; with
 /// `new`, an existing file is not replaced.
 pub fn write_atomically(path: &Path, bytes: &[u8], new: bool) -> Result<(), Failure> {
-    let dir = path
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir).map_err(Failure::file("write in", dir))?;
     file.write_all(bytes)
         .and_then(|()| file.as_file().sync_all())
         .map_err(Failure::file("write", file.path()))?;
-    let kept = if new {
-        file.persist_noclobber(path)
-    } else {
-        file.persist(path)
-    };
-    kept.map_err(|error| Failure::File {
-        doing: "write",
-        path: path.to_owned(),
-        source: error.error,
-    })?;
-    std::fs::File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(Failure::file("sync", dir))
+    let kept = if new { file.persist_noclobber(path) } else { file.persist(path) };
+    kept.map_err(|error| Failure::File { doing: "write", path: path.to_owned(), source: error.error })?;
+    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(Failure::file("sync", dir))
 }
 
 #[cfg(test)]
@@ -117,30 +94,20 @@ mod tests {
     fn a_record_reads_back_and_another_format_does_not() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Record::read(dir.path()).unwrap(), None);
-        let record = Record {
-            format: 1,
-            registry: "http://127.0.0.1:5".into(),
-            ..Record::default()
-        };
+        let record = Record { format: 1, registry: "http://127.0.0.1:5".into(), ..Record::default() };
         record.write(dir.path()).unwrap();
         assert_eq!(Record::read(dir.path()).unwrap(), Some(record));
         for bad in ["{\"format\":2}", "[]", "", "{"] {
             std::fs::write(dir.path().join("up.json"), bad).unwrap();
-            assert!(
-                matches!(Record::read(dir.path()), Err(Failure::Content { .. })),
-                "{bad}"
-            );
+            assert!(matches!(Record::read(dir.path()), Err(Failure::Content { .. })), "{bad}");
         }
     }
 
     #[test]
     fn ports_come_back_out_of_addresses() {
-        for (address, port) in [
-            ("mqtt://127.0.0.1:1883", 1883),
-            ("http://127.0.0.1:80/", 80),
-            ("", 0),
-            ("http://x", 0),
-        ] {
+        for (address, port) in
+            [("mqtt://127.0.0.1:1883", 1883), ("http://127.0.0.1:80/", 80), ("", 0), ("http://x", 0)]
+        {
             assert_eq!(Record::port(address), port, "{address}");
         }
     }

@@ -1,0 +1,105 @@
+//! The target that this machine is: made at the registry where it is missing, its enrolment kept in
+//! one file (0600) for the agent. It never replaces an enrolment that an agent already lives by.
+
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::Method;
+use selvedge_package::DeviceId;
+use serde_json::{Value, json};
+
+use crate::client::Registry;
+use crate::clock::Deadline;
+use crate::context::read_small;
+use crate::failure::Failure;
+use crate::supervisor::child::Child;
+use crate::supervisor::place::Place;
+use crate::supervisor::ready;
+use crate::supervisor::record::write_atomically;
+
+/// Makes this machine's target where it is missing, and its enrolment point to the broker's present
+/// address.
+pub async fn enrol(registry: &Registry, place: &Place, name: &DeviceId, broker: &str) -> Result<(), Failure> {
+    let path = place.enrolment();
+    let known = registry.target(name).await;
+    if let Err(failure) = &known
+        && !matches!(failure, Failure::Missing { .. })
+    {
+        return known.map(drop);
+    }
+    let kept = if path.exists() { Some(read_enrolment(&path)?) } else { None };
+    let mut enrolment = match (known, kept) {
+        (Ok(_), Some(enrolment)) if enrolment["device"] == name.as_str() => enrolment,
+        (Ok(_), _) if place.agent().join("device.key").exists() => {
+            return Err(Failure::Conflict {
+                what: format!("the enrolment of {name} in {} is lost", path.display()),
+                advice: format!(
+                    "remove the target (`selvedge target rm {name}`) and the directory {}, and start again",
+                    place.agent().display()
+                ),
+            });
+        }
+        (Ok(_), _) => {
+            // An earlier start ended between making the target and keeping its enrolment.
+            registry
+                .call(
+                    &format!("remove {name}"),
+                    Method::DELETE,
+                    &registry.in_workspace(&format!("/targets/{name}")),
+                    None,
+                )
+                .await?;
+            make_target(registry, name).await?
+        }
+        (Err(_), Some(enrolment)) if place.agent().join("device.key").exists() => {
+            let device = enrolment["device"].as_str().unwrap_or("another target").to_owned();
+            return Err(Failure::Conflict {
+                what: format!(
+                    "the agent in {} is enrolled as {device}, and the registry does not know {name}",
+                    place.agent().display()
+                ),
+                advice: format!(
+                    "start with --name {device}, or remove {} to begin anew",
+                    place.agent().display()
+                ),
+            });
+        }
+        (Err(_), _) => make_target(registry, name).await?,
+    };
+    enrolment["broker"] = broker.into();
+    let text = serde_json::to_vec_pretty(&enrolment)
+        .map_err(|source| Failure::Internal { what: "cannot write the enrolment", source: source.into() })?;
+    write_atomically(&path, &text, false)
+}
+
+async fn make_target(registry: &Registry, name: &DeviceId) -> Result<Value, Failure> {
+    let body = json!({"name": name, "kind": "local", "labels": {}});
+    let answer = registry
+        .call(&format!("make target {name}"), Method::POST, &registry.in_workspace("/targets"), Some(&body))
+        .await?;
+    Ok(answer["enrolment"].clone())
+}
+
+fn read_enrolment(path: &Path) -> Result<Value, Failure> {
+    serde_json::from_str(&read_small(path, 1 << 20)?).map_err(Failure::content("an enrolment", path))
+}
+
+/// Waits until the registry hears the agent.
+pub async fn online(
+    registry: &Registry,
+    agent: &mut Child,
+    name: &DeviceId,
+    deadline: Deadline,
+) -> Result<(), Failure> {
+    loop {
+        agent.check()?;
+        let (_, target) = registry.target(name).await?;
+        if target.online && target.enrolled {
+            return Ok(());
+        }
+        if deadline.passed() {
+            return Err(ready::late(format!("word from the agent {name}"), deadline));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
