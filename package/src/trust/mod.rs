@@ -95,6 +95,8 @@ pub enum TrustError {
         #[source]
         source: sigstore_tuf::Error,
     },
+    #[error("the stored assignment is not the one that the stored metadata signs for")]
+    DamagedAssignment,
     #[error("the stored trust state has format {found}; this program reads format 1")]
     StateFormat { found: u32 },
     #[error("the stored trust state cannot be read or written")]
@@ -139,7 +141,10 @@ impl TrustError {
             Self::Role { .. } | Self::Delegations { .. } => "not-trusted",
             Self::Expired { .. } => "expired",
             Self::Rollback { .. } | Self::SequenceRollback { .. } => "rollback",
-            Self::Damaged { .. } | Self::StateFormat { .. } | Self::StateJson(_) => "damaged-state",
+            Self::Damaged { .. }
+            | Self::DamagedAssignment
+            | Self::StateFormat { .. }
+            | Self::StateJson(_) => "damaged-state",
             Self::WrongDevice { .. } => "wrong-device",
             Self::AssignmentBytes
             | Self::AssignmentJson(_)
@@ -181,7 +186,7 @@ pub fn accept(
     // Floors of the last assignment hold as long as the keys that signed it do.
     let followed = state.director.follow_roots(Repository::Director, &bundle.director.roots)?;
     let floors_hold = followed.targets.is_some();
-    if let (Some(held), true) = (state.accepted()?, floors_hold) {
+    if let (Some(held), true) = (state.held_assignment(device)?, floors_hold) {
         if desired.sequence < held.sequence {
             return Err(TrustError::SequenceRollback { held: held.sequence, offered: desired.sequence });
         }
@@ -227,6 +232,21 @@ fn confirm(
     bytes: &[u8],
     device: &DeviceId,
 ) -> Result<Desired, TrustError> {
+    signs_for(director, device, bytes)?;
+    let read = DirectorAssignment::parse(bytes)?;
+    if read.device != *device {
+        return Err(TrustError::WrongDevice { device: device.clone(), named: read.device.to_string() });
+    }
+    let assignments = read
+        .assignments
+        .into_iter()
+        .map(|assigned| images::join(image, assigned))
+        .collect::<Result<_, _>>()?;
+    Ok(Desired { sequence: read.sequence, issued_at: read.issued_at, nonce: read.nonce, assignments })
+}
+
+/// Checks that the Director signs for `bytes` as the assignment of `device`.
+fn signs_for(director: &Targets, device: &DeviceId, bytes: &[u8]) -> Result<(), TrustError> {
     let name = DirectorAssignment::target_name(device);
     let Some(signed) = director.target(&name) else {
         let named = director.targets.keys().next().map_or("nobody", |name| name.as_str());
@@ -239,16 +259,7 @@ fn confirm(
     if signed.length != bytes.len() as u64 || digest != Digest::of(bytes) {
         return Err(TrustError::AssignmentBytes);
     }
-    let read = DirectorAssignment::parse(bytes)?;
-    if read.device != *device {
-        return Err(TrustError::WrongDevice { device: device.clone(), named: read.device.to_string() });
-    }
-    let assignments = read
-        .assignments
-        .into_iter()
-        .map(|assigned| images::join(image, assigned))
-        .collect::<Result<_, _>>()?;
-    Ok(Desired { sequence: read.sequence, issued_at: read.issued_at, nonce: read.nonce, assignments })
+    Ok(())
 }
 
 fn sized(what: &'static str, bytes: &[u8], most: usize) -> Result<(), TrustError> {

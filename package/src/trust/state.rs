@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::assignment::{Desired, DirectorAssignment};
 use super::repository::Held;
-use super::{Repository, TrustError, confirm};
+use super::{Repository, TrustError, confirm, signs_for};
 use crate::name::DeviceId;
 
 /// Everything that a device trusts, and the floors below which it never goes again.
@@ -119,7 +119,19 @@ impl TrustState {
         }
     }
 
-    pub(super) fn accepted(&self) -> Result<Option<DirectorAssignment>, TrustError> {
+    /// The assignment that was accepted last, checked against the Director's stored signature.
+    pub(super) fn held_assignment(
+        &self,
+        device: &DeviceId,
+    ) -> Result<Option<DirectorAssignment>, TrustError> {
+        match (&self.assignment, self.director.targets(Repository::Director)?) {
+            (None, None) => Ok(None),
+            (Some(bytes), Some(targets)) if signs_for(&targets, device, bytes).is_ok() => self.accepted(),
+            _ => Err(TrustError::DamagedAssignment),
+        }
+    }
+
+    fn accepted(&self) -> Result<Option<DirectorAssignment>, TrustError> {
         self.assignment.as_deref().map(DirectorAssignment::parse).transpose()
     }
 }

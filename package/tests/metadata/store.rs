@@ -43,6 +43,22 @@ fn a_record_with_a_part_missing_is_damage() {
 }
 
 #[test]
+fn an_assignment_that_was_changed_or_lost_on_disk_is_damage() {
+    let mut world = World::new();
+    world.sequence = 6;
+    let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    let held = world.accept(&world.enrol(), &offer).unwrap().state;
+    let good: serde_json::Value = serde_json::from_slice(&held.encode().unwrap()).unwrap();
+    let lower = good["assignment"].as_str().unwrap().replace("\"sequence\":7", "\"sequence\":1");
+    for assignment in [serde_json::Value::from(lower), "".into(), serde_json::Value::Null] {
+        let mut value = good.clone();
+        value["assignment"] = assignment;
+        let changed = TrustState::decode(value.to_string().as_bytes()).unwrap();
+        check_refused(world.accept(&changed, &offer), "damaged-state", "assignment");
+    }
+}
+
+#[test]
 fn a_bundle_reads_back_from_json() {
     let mut world = World::new();
     let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
