@@ -299,6 +299,7 @@ fn answer_advice(status: u16, reason: &str) -> &'static str {
         (_, "release-not-growing" | "version-exists") => {
             "make the package again with a larger --release and another --version"
         }
+        (_, "target-exists") => "choose another name, or remove that target with `selvedge target rm NAME`",
         (429 | 503, _) => "it is busy or still starting; try again in a moment",
         (500..=502, _) => {
             "its log says more (under `selvedge up`: in the directory `logs` of its data directory)"

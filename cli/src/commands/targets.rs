@@ -56,9 +56,8 @@ pub fn condition(target: &Target) -> String {
     } else {
         "not enrolled".to_owned()
     };
-    if let Some(health) =
-        target.health.as_deref().filter(|health| !matches!(*health, "ok" | "healthy" | "unknown" | ""))
-    {
+    // Of one that is not heard, its health says the same in another word.
+    if let Some(health) = target.health.as_deref().filter(|health| target.online && *health != "ok") {
         text.push_str(", ");
         text.push_str(health);
     }

@@ -32,6 +32,8 @@ impl Child {
         let second = file.try_clone().map_err(Failure::file("write", log))?;
         let process = tokio::process::Command::new(program)
             .args(args)
+            // Its output is a file: no colours.
+            .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(second)
