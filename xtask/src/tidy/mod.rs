@@ -1,0 +1,82 @@
+//! `cargo xtask tidy`: the rules of this repository that neither the compiler nor clippy knows. They
+//! also run as a test. Each rule says what to do about what it found.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::setup::files_below;
+use crate::{paths, run};
+
+mod edges;
+mod lines;
+mod names;
+
+/// A text file of the repository.
+pub struct Source {
+    /// Its path from the root.
+    pub path: String,
+    /// What it holds.
+    pub text: String,
+}
+
+impl Source {
+    /// Whether it is Rust.
+    pub fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+}
+
+/// Checks everything, formatting too.
+pub fn run() -> Result<()> {
+    let found = check()?;
+    for fault in &found {
+        run::say(fault);
+    }
+    let formatted = run::loudly(run::cargo().args(["fmt", "--all", "--check"]));
+    if !found.is_empty() {
+        bail!("{} faults", found.len());
+    }
+    formatted.context("run `cargo fmt --all`")?;
+    run::say("tidy");
+    Ok(())
+}
+
+/// Every fault, as `path:line: what`, in the order of the paths.
+fn check() -> Result<BTreeSet<String>> {
+    let sources = sources()?;
+    let mut found = BTreeSet::new();
+    for source in &sources {
+        found.extend(names::check(&source.path));
+        found.extend(lines::check(source));
+    }
+    found.extend(edges::check()?);
+    Ok(found)
+}
+
+fn sources() -> Result<Vec<Source>> {
+    let root = paths::root();
+    let mut files = files_below(&root)?;
+    for hidden in [".cargo", ".ci", ".config"] {
+        files.extend(files_below(&root.join(hidden)).unwrap_or_default());
+    }
+    let mut sources = Vec::new();
+    for path in files {
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        // Binary samples have no lines to look at.
+        if let Ok(text) = String::from_utf8(bytes) {
+            sources.push(Source { path: paths::shown(&path), text });
+        }
+    }
+    Ok(sources)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_repository_is_tidy() {
+        let found = super::check().unwrap();
+        assert!(found.is_empty(), "{}", found.into_iter().collect::<Vec<_>>().join("\n"));
+    }
+}
