@@ -150,7 +150,7 @@ pub enum Failure {
         tail: String,
     },
     /// A wait is over.
-    #[error("{what} did not happen within {} s", allowed.as_secs())]
+    #[error("waited {} s in vain for {what}", allowed.as_secs_f32().round())]
     TimedOut {
         /// What was waited for.
         what: String,

@@ -23,6 +23,7 @@ pub fn failed(doing: impl Into<String>, error: SigningError) -> Failure {
             advice: "`selvedge keys init DIR` makes keys; name their directory with --keys (that of `selvedge up` is `keys` in its data directory)"
                 .to_owned(),
         },
+        SigningError::File { .. } => as_file(error),
         _ => Failure::Keys {
             doing: doing.into(),
             advice: match &error {
@@ -32,5 +33,13 @@ pub fn failed(doing: impl Into<String>, error: SigningError) -> Failure {
             },
             source: error.into(),
         },
+    }
+}
+
+/// A file operation stays one; anything else does not come here.
+fn as_file(error: SigningError) -> Failure {
+    match error {
+        SigningError::File { action, path, source } => Failure::File { doing: action, path, source },
+        other => Failure::Internal { what: "keys could not be used", source: other.into() },
     }
 }

@@ -8,7 +8,8 @@ use crate::failure::Failure;
 pub struct Ending {
     interrupt: Signal,
     terminate: Signal,
-    hangup: Signal,
+    /// None where it was ignored from the start: `nohup selvedge up` outlives its terminal.
+    hangup: Option<Signal>,
 }
 
 impl Ending {
@@ -20,19 +21,46 @@ impl Ending {
                 source: source.into(),
             })
         };
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         Ok(Self {
+            hangup: if ignores_hangup(&status) { None } else { Some(take(SignalKind::hangup())?) },
             interrupt: take(SignalKind::interrupt())?,
             terminate: take(SignalKind::terminate())?,
-            hangup: take(SignalKind::hangup())?,
         })
     }
 
     /// Waits for the next one.
     pub async fn came(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
+            _ = hangup => {}
+        }
+    }
+}
+
+/// Whether `/proc/self/status` says that SIGHUP, signal 1, is ignored.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_hangup_is_seen() {
+        for (status, ignored) in
+            [("SigBlk:\t1\nSigIgn:\t0000000000001001\n", true), ("SigIgn:\t1000\n", false), ("", false)]
+        {
+            assert_eq!(ignores_hangup(status), ignored, "{status:?}");
         }
     }
 }

@@ -105,7 +105,16 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
     let step = Step::begin(out, &format!("{}: {named}", wish.target));
     let mut shown = String::new();
     loop {
-        let (value, target) = registry.target(wish.target).await?;
+        let (value, target) = match registry.target(wish.target).await {
+            Ok(found) => found,
+            // A registry that is started again is no reason to give up before the time is over.
+            Err(Failure::Unreachable { .. }) if !wish.deadline.passed() => {
+                step.say("the registry does not answer; asking again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         let text = match progress(wish, &target, wish.deadline.elapsed()) {
             Progress::Running => {
                 step.note(&format!("{}: {named} is serving", wish.target));

@@ -62,7 +62,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         Which::Release(release) => Some(release.to_string()),
     };
     let (model, version) = (&args.model.name, version.as_deref());
-    let answer = match question(args)? {
+    let answer = match question(args).await? {
         Question::Raw(body) => endpoint.raw(model, version, body, allowed).await?,
         Question::Json(value) if value.get("inputs").is_some_and(Value::is_array) => {
             endpoint.infer(model, version, &value, allowed).await?
@@ -101,7 +101,7 @@ async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failu
     }
 }
 
-fn question(args: &Args) -> Result<Question, Failure> {
+async fn question(args: &Args) -> Result<Question, Failure> {
     if let Some(input) = &args.input {
         let text = match input.strip_prefix('@') {
             Some(path) => crate::context::read_small(Path::new(path), LARGEST_INPUT)?,
@@ -125,12 +125,15 @@ fn question(args: &Args) -> Result<Question, Failure> {
                     .map_err(Failure::file("read", path));
             }
             // A pipe or a device has no length.
-            let file = std::fs::File::open(path).map_err(Failure::file("open", path))?;
-            Ok(Question::Raw(drain(file, path)?.into()))
+            let place = path.clone();
+            let open = move || std::fs::File::open(&place);
+            Ok(Question::Raw(drain(open, path).await?.into()))
         }
-        Some(_) => Ok(Question::Raw(drain(std::io::stdin().lock(), Path::new("standard input"))?.into())),
+        Some(_) => {
+            Ok(Question::Raw(drain(|| Ok(std::io::stdin()), Path::new("standard input")).await?.into()))
+        }
         None => {
-            let bytes = drain(std::io::stdin().lock(), Path::new("standard input"))?;
+            let bytes = drain(|| Ok(std::io::stdin()), Path::new("standard input")).await?;
             match serde_json::from_slice::<Value>(&bytes) {
                 Ok(value @ Value::Object(_)) => Ok(Question::Json(value)),
                 _ => Ok(Question::Raw(bytes.into())),
@@ -139,9 +142,19 @@ fn question(args: &Args) -> Result<Question, Failure> {
     }
 }
 
-fn drain(from: impl std::io::Read, path: &Path) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    from.take(LARGEST_INPUT + 1).read_to_end(&mut bytes).map_err(Failure::file("read", path))?;
+/// Reads what may never end, on a thread of its own, so that Ctrl-C is still heard.
+async fn drain<R: std::io::Read>(
+    open: impl FnOnce() -> std::io::Result<R> + Send + 'static,
+    path: &Path,
+) -> Result<Vec<u8>, Failure> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut bytes = Vec::new();
+        open()?.take(LARGEST_INPUT + 1).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let bytes = read
+        .await
+        .map_err(|source| Failure::Internal { what: "reading the input broke off", source: source.into() })?
+        .map_err(Failure::file("read", path))?;
     if bytes.len() as u64 > LARGEST_INPUT {
         return Err(Failure::refused(
             format!("{} is larger than {LARGEST_INPUT} bytes", path.display()),

@@ -28,7 +28,8 @@ use crate::supervisor::stack::{self, Stack};
 /// Start everything on this machine.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory of the keys [default: `keys` in the data directory, made where it is missing]
+    /// Directory of the keys [default: that of the last start, else `keys` in the data directory, made
+    /// where it is missing]
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
     /// Port of the broker; 0: any free one [default: that of the last start, else any]
@@ -40,9 +41,9 @@ pub struct Args {
     /// Port of the inference endpoint; 0: any free one [default: that of the last start, else any]
     #[arg(long, value_name = "N")]
     pub http_port: Option<u16>,
-    /// Name of the target that this machine is
-    #[arg(long, value_name = "NAME", default_value = "edge-1")]
-    pub name: DeviceId,
+    /// Name of the target that this machine is [default: that of the last start, else edge-1]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<DeviceId>,
     /// Longest time until everything is ready, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub timeout: u64,
@@ -95,10 +96,19 @@ async fn start(
         agent: args.programs.find("selvedge-agent")?,
         host: args.programs.find("selvedge-host")?,
     };
-    let keys = prepare_keys(around, args, place)?;
-    let ports = Ports::choose(args, &stack.record);
+    let keys = prepare_keys(around, args, place, &stack.record)?;
+    let name = name(args, &stack.record)?;
+    let ports = Ports::choose(args, &stack.record, |port| {
+        let free = std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if !free {
+            around
+                .out
+                .note(format!("port {port} of the last start is taken by another program; using a free one"));
+        }
+        free
+    });
     stack.record.keys.clone_from(&keys);
-    stack.record.target = args.name.to_string();
+    stack.record.target = name.to_string();
     stack.record.agent_data = place.agent();
     stack.record.token_file = place.token_file();
     stack.record.pids.clear();
@@ -164,7 +174,7 @@ async fn start(
         token: Token::read(&place.token_file())?,
         workspace: around.global.workspace.clone(),
     })?;
-    enrol(&registry, place, &args.name, &stack.record.broker).await?;
+    enrol(&registry, place, &name, &stack.record.broker).await?;
     let file = fresh(place.agent().join("run/http"))?;
     let index = stack.start(
         place,
@@ -192,8 +202,8 @@ async fn start(
     stack.record.write(place.dir())?;
     step.note(&format!("inference {}", stack.record.inference));
 
-    step.say(&format!("waiting for {} to be heard by the registry", args.name));
-    online(&registry, &mut stack.children[index], &args.name, deadline).await?;
+    step.say(&format!("waiting for {name} to be heard by the registry"));
+    online(&registry, &mut stack.children[index], &name, deadline).await?;
     step.end();
     Ok(())
 }
@@ -213,13 +223,27 @@ struct Ports {
 }
 
 impl Ports {
-    fn choose(args: &Args, record: &Record) -> Self {
+    fn choose(args: &Args, record: &Record, is_free: impl Fn(u16) -> bool) -> Self {
+        let port = |said: Option<u16>, last: &str| match (said, Record::port(last)) {
+            (Some(port), _) => port,
+            (None, 0) => 0,
+            (None, last) if is_free(last) => last,
+            (None, _) => 0,
+        };
         Self {
-            broker: args.broker_port.unwrap_or_else(|| Record::port(&record.broker)),
-            registry: args.registry_port.unwrap_or_else(|| Record::port(&record.registry)),
-            http: args.http_port.unwrap_or_else(|| Record::port(&record.inference)),
+            broker: port(args.broker_port, &record.broker),
+            registry: port(args.registry_port, &record.registry),
+            http: port(args.http_port, &record.inference),
         }
     }
+}
+
+/// The target's name: as said, else as last time.
+fn name(args: &Args, record: &Record) -> Result<DeviceId, Failure> {
+    let last = if record.target.is_empty() { "edge-1" } else { &record.target };
+    args.name.clone().map_or_else(|| last.parse(), Ok).map_err(|source: selvedge_package::NameError| {
+        Failure::Internal { what: "up.json names no target", source: source.into() }
+    })
 }
 
 fn loopback(port: u16) -> String {
@@ -241,8 +265,15 @@ fn fresh(path: PathBuf) -> Result<PathBuf, Failure> {
     }
 }
 
-fn prepare_keys(around: &Surroundings<'_>, args: &Args, place: &Place) -> Result<PathBuf, Failure> {
-    let dir = args.keys.clone().unwrap_or_else(|| place.keys());
+fn prepare_keys(
+    around: &Surroundings<'_>,
+    args: &Args,
+    place: &Place,
+    record: &Record,
+) -> Result<PathBuf, Failure> {
+    // Another key ring than last time would make every device refuse what the registry signs.
+    let last = Some(record.keys.clone()).filter(|keys| keys.join("roots").is_dir());
+    let dir = args.keys.clone().or(last).unwrap_or_else(|| place.keys());
     if dir.join("roots").is_dir() {
         return dir.canonicalize().map_err(Failure::file("open", &dir));
     }
@@ -298,8 +329,10 @@ mod tests {
             inference: "http://127.0.0.1:9".into(),
             ..Record::default()
         };
-        assert_eq!(Ports::choose(&args, &record), Ports { broker: 7, registry: 8, http: 0 });
-        assert_eq!(Ports::choose(&args, &Record::default()), Ports { broker: 7, registry: 0, http: 0 });
+        let choose = |record, free: bool| Ports::choose(&args, record, |_| free);
+        assert_eq!(choose(&record, true), Ports { broker: 7, registry: 8, http: 0 });
+        assert_eq!(choose(&record, false), Ports { broker: 7, registry: 0, http: 0 });
+        assert_eq!(choose(&Record::default(), true), Ports { broker: 7, registry: 0, http: 0 });
     }
 
     #[test]

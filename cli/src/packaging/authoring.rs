@@ -46,6 +46,9 @@ pub struct Authored {
     pub base: PathBuf,
     /// Files that lie elsewhere or were made here.
     pub given: BTreeMap<FilePath, Content>,
+    /// Whether a model is all that there was: then a module, if one is given, is taken to have the
+    /// model's own inputs and outputs, and the acceptance cases show whether it does.
+    pub bare: bool,
 }
 
 impl Authored {
@@ -61,7 +64,7 @@ impl Authored {
         let text = read_small(&path, Limits::PACKAGE.config_bytes)?;
         let draft =
             Draft::from_toml(&text).map_err(Failure::content("a manifest that can be used", &path))?;
-        Ok(Self { draft, base: dir.to_owned(), given: BTreeMap::new() })
+        Ok(Self { draft, base: dir.to_owned(), given: BTreeMap::new(), bare: false })
     }
 
     /// From a bare model: named after its file, version 1.0.0.
@@ -86,17 +89,19 @@ impl Authored {
             }],
             ..Draft::default()
         };
-        Ok(Self { draft, base, given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]) })
+        Ok(Self { draft, base, given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]), bare: true })
     }
 
-    /// The model to probe, when the manifest lacks what a probe finds out and the module is the
-    /// built-in one, whose inputs and outputs are the model's own.
+    /// The model to probe, when the manifest lacks what a probe finds out and the inputs and outputs
+    /// are the model's own: of a bare model, and of the built-in module.
     pub fn to_probe(&self) -> Option<PathBuf> {
         let draft = &self.draft;
         let lacking =
             draft.inputs.is_empty() || draft.outputs.is_empty() || draft.acceptance.cases.is_empty();
         match draft.models.as_slice() {
-            [model] if lacking && draft.module.component.is_none() => Some(self.place(&model.file)),
+            [model] if lacking && (self.bare || draft.module.component.is_none()) => {
+                Some(self.place(&model.file))
+            }
             _ => None,
         }
     }
@@ -143,7 +148,7 @@ impl Authored {
     /// tensors from become files of the package.
     pub fn finish(mut self) -> Result<Sources, Failure> {
         self.add_case_files()?;
-        let Self { draft, base, mut given } = self;
+        let Self { draft, base, mut given, bare: _ } = self;
         let manifest = draft.finish().map_err(unfinished)?;
         let mut files = BTreeMap::new();
         let named = rules::files(&manifest).map_err(|source| unfinished(DraftError::Rule(source)))?;

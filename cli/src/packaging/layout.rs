@@ -95,7 +95,7 @@ impl Layout {
     }
 
     /// Lays the package out as the host opens it: `package.json`, `manifest.json` and the files by
-    /// their paths, as hard links to the blobs.
+    /// their paths, as hard links to the blobs where that can be.
     pub fn lay_out(&self, into: &Path) -> Result<(), Failure> {
         let own =
             [("package.json", self.bundle.digest()), ("manifest.json", self.bundle.oci().config.digest)];
@@ -105,7 +105,11 @@ impl Layout {
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent).map_err(Failure::file("make", parent))?;
             }
-            std::fs::hard_link(self.blob(&digest), &path).map_err(Failure::file("link", &path))?;
+            let blob = self.blob(&digest);
+            // Some file systems have no hard links.
+            std::fs::hard_link(&blob, &path)
+                .or_else(|_| std::fs::copy(&blob, &path).map(drop))
+                .map_err(Failure::file("write", &path))?;
         }
         Ok(())
     }
