@@ -1,4 +1,92 @@
-//! placeholder
-pub fn run() -> anyhow::Result<()> {
+//! `cargo xtask arm64`: cross-builds agent and host for aarch64 with Debian's compilers, and lets the
+//! emulated host (a Cortex-A72, as in a Raspberry Pi 4) run the example's acceptance cases, so that
+//! its answers are the expected ones within the package's tolerance. Run by hand: it takes a while.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::guests::debian_cargo;
+use crate::setup::{self, Architecture, apt, onnxruntime};
+use crate::{clock, examples, paths, run};
+
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// Builds and tries.
+pub fn run() -> Result<()> {
+    if Architecture::here()? == Architecture::Aarch64 {
+        bail!("this machine is aarch64: `cargo xtask demo` tries the real thing");
+    }
+    let started = clock::Started::now();
+    let example = examples::file_type()?;
+    let (library, emulator) = prerequisites()?;
+    let built = paths::root().join("target/arm64").join(TARGET).join("release");
+    run::step("building agent and host for aarch64", build)?;
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    run::say(format!("  cross-built after {minutes:.1} min"));
+
+    let programs = wrappers(&built, &emulator)?;
+    for name in ["selvedge-agent", "selvedge-host"] {
+        let version = run::quietly(Command::new(programs.join(name)).arg("--version"))?;
+        run::say(format!("  {} (aarch64, emulated)", version.trim()));
+    }
+    run::step("building the command line for this machine", || {
+        run::loudly(run::cargo().args(["build", "--locked", "--package", "selvedge-cli", "--bins"]))
+    })?;
+    run::step("running the example's acceptance cases on the emulated host", || {
+        let mut package = run::program(&paths::cargo_target().join("debug/selvedge"));
+        package.arg("package").arg(&example).args(["--release", "1", "--force", "--programs"]).arg(&programs);
+        package.arg("--out").arg(paths::root().join("target/arm64/file-type.pkg"));
+        package.env("SELVEDGE_ONNXRUNTIME", &library).env("SELVEDGE_MODULES", paths::modules());
+        run::say(format!("$ {}", run::shown(&package)));
+        run::loudly(&mut package)
+    })?;
+    let minutes = started.elapsed().as_secs_f64() / 60.0;
+    run::say(format!("aarch64: every case passed within its tolerance; {minutes:.1} min in all"));
     Ok(())
+}
+
+/// Compilers, the library and the emulator.
+fn prerequisites() -> Result<(PathBuf, PathBuf)> {
+    let _lock = setup::lock()?;
+    apt::add_architecture("arm64")?;
+    apt::install(&["rustc-web", "cargo-web", "libstd-rust-web-dev:arm64"])?;
+    apt::install(&["gcc-aarch64-linux-gnu", "libc6:arm64", "libstdc++6:arm64"])?;
+    let library = onnxruntime::library(Architecture::Aarch64)?;
+    // The emulator of bookworm itself crashes in ONNX Runtime's look at the processor.
+    let emulator = apt::unpacked_from_backports("qemu-user")?.join("usr/bin/qemu-aarch64");
+    run::quietly(Command::new(&emulator).arg("--version")).context("the emulator does not start")?;
+    Ok((library, emulator))
+}
+
+fn build() -> Result<()> {
+    let mut cargo = debian_cargo();
+    cargo.current_dir(paths::root()).env("CARGO_TARGET_DIR", paths::root().join("target/arm64"));
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    cargo.env("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc");
+    cargo.env("CXX_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-g++");
+    // Whole-program optimisation takes longer than everything else here and proves nothing more.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    cargo.args(["build", "--locked", "--release", "--target", TARGET, "--bins"]);
+    run::loudly(cargo.args(["--package", "selvedge-agent", "--package", "selvedge-host"]))
+}
+
+/// Programs that run the foreign ones: the kernel here need not know how to.
+fn wrappers(built: &Path, emulator: &Path) -> Result<PathBuf> {
+    let folder = paths::root().join("target/arm64/programs");
+    for name in ["selvedge-agent", "selvedge-host"] {
+        let program = built.join(name);
+        let text = format!(
+            "#!/bin/sh\nexec '{}' -cpu cortex-a72 '{}' \"$@\"\n",
+            emulator.display(),
+            program.display()
+        );
+        let path = folder.join(name);
+        setup::write_whole(&path, text.as_bytes())?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).context("making it executable")?;
+    }
+    Ok(folder)
 }

@@ -15,6 +15,7 @@ use crate::{paths, run};
 mod toolchain;
 
 use toolchain::Toolchain;
+pub use toolchain::debian_cargo;
 
 /// A member of the guests' workspace.
 struct Guest {
