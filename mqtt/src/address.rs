@@ -52,26 +52,19 @@ impl FromStr for BrokerAddress {
         let authority = url.strip_prefix("mqtt://").ok_or_else(form)?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
         let (host, port) = match authority.rfind(':') {
-            Some(colon) if !authority.ends_with(']') => (
-                &authority[..colon],
-                authority[colon + 1..].parse().map_err(|_| form())?,
-            ),
+            Some(colon) if !authority.ends_with(']') => {
+                (&authority[..colon], authority[colon + 1..].parse().map_err(|_| form())?)
+            }
             _ => (authority, 1883),
         };
         let named = |text: &str| {
-            !text.is_empty()
-                && text
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
+            !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-".contains(&byte))
         };
         let loopback = if let Some(inner) = host.strip_prefix('[') {
             let inner = inner.strip_suffix(']').ok_or_else(form)?;
             inner.parse::<Ipv6Addr>().map_err(|_| form())?.is_loopback()
         } else if named(host) {
-            host == "localhost"
-                || host
-                    .parse::<Ipv4Addr>()
-                    .is_ok_and(|address| address.is_loopback())
+            host == "localhost" || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback())
         } else {
             return Err(form());
         };
@@ -81,10 +74,7 @@ impl FromStr for BrokerAddress {
         if !loopback {
             return Err(AddressError::Plaintext(shown()));
         }
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-        })
+        Ok(Self { host: host.to_owned(), port })
     }
 }
 
@@ -123,10 +113,7 @@ mod tests {
         ] {
             assert!(matches!(refused(url), AddressError::Plaintext(_)), "{url}");
         }
-        assert!(matches!(
-            refused("mqtts://127.0.0.1:8883"),
-            AddressError::Tls(_)
-        ));
+        assert!(matches!(refused("mqtts://127.0.0.1:8883"), AddressError::Tls(_)));
         for url in [
             "",
             "127.0.0.1:1883",

@@ -17,12 +17,9 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub fn new(fleet: u32) -> Self {
-        let first = (Duration::from_secs(1) * fleet / FLEET_PER_SECOND)
-            .clamp(Duration::from_secs(1), LONGEST);
-        Self {
-            first,
-            ceiling: first,
-        }
+        let first =
+            (Duration::from_secs(1) * fleet / FLEET_PER_SECOND).clamp(Duration::from_secs(1), LONGEST);
+        Self { first, ceiling: first }
     }
 
     /// A connection ended after so long. One that the broker ends at once, again and again, is no

@@ -64,11 +64,7 @@ impl Client {
         let last = Arc::new(CloseOnDrop(closing.clone()));
         // An inbox that is dropped closes the client too: nobody would take what arrives.
         let owner = CloseOnDrop(closing.clone());
-        let handle = Handle {
-            outbox: outbox.clone(),
-            closing,
-            _last: last,
-        };
+        let handle = Handle { outbox: outbox.clone(), closing, _last: last };
         Ok((handle, Inbox::new(queue, outbox, owner)))
     }
 }

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
-    ConnAck, ConnectProperties, Filter, LastWill, Packet, Publish, SubAck, Subscribe,
-    SubscribeReasonCode,
+    ConnAck, ConnectProperties, Filter, LastWill, Packet, Publish, SubAck, Subscribe, SubscribeReasonCode,
 };
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions, MqttState, Request};
 use rumqttc::{NetworkOptions, Outgoing};
@@ -47,6 +46,8 @@ pub(crate) struct Connection {
     closing: watch::Receiver<bool>,
     /// Unacknowledged messages with their packet ids, in case the broker kept the session.
     unacknowledged: Vec<Publish>,
+    /// Packet ids in the order in which this connection used them: rumqttc keeps none.
+    order: Vec<u16>,
 }
 
 /// How a connection stands.
@@ -84,6 +85,7 @@ impl Connection {
             inbox,
             closing,
             unacknowledged: Vec::new(),
+            order: Vec::new(),
         }
     }
 
@@ -117,6 +119,7 @@ impl Connection {
     fn prepare(&mut self) {
         self.poll.options = mqtt_options(&self.options);
         self.poll.state = MqttState::new(IN_FLIGHT, true);
+        self.order.clear();
     }
 
     async fn connection(&mut self) -> End {
@@ -171,7 +174,10 @@ impl Connection {
                     None => Err("the broker spoke before it accepted the connection".to_owned()),
                 },
                 Event::Outgoing(Outgoing::Disconnect) => return End::Closed,
-                Event::Outgoing(_) => Ok(()),
+                Event::Outgoing(outgoing) => {
+                    self.note_order(&outgoing);
+                    Ok(())
+                }
             };
             if let Err(why) = handled {
                 return End::Failed(why);
@@ -192,30 +198,20 @@ impl Connection {
         }
         // A server's keep-alive of zero would make pings a storm, a long one hide a dead link.
         let shortest = Duration::from_secs(5);
-        let keep_alive = self
-            .poll
-            .options
-            .keep_alive()
-            .clamp(shortest, self.options.keep_alive);
+        let keep_alive = self.poll.options.keep_alive().clamp(shortest, self.options.keep_alive);
         self.poll.options.set_keep_alive(keep_alive);
 
         let ours = self.options.maximum_packet;
         let maximum_packet = broker_packet.map_or(ours, |bytes| bytes.min(ours));
         let unacknowledged = std::mem::take(&mut self.unacknowledged);
-        let (fit, mut oversize): (Vec<_>, Vec<_>) = unacknowledged
-            .into_iter()
-            .partition(|publish| packet_size(publish) <= maximum_packet as usize);
+        let (fit, mut oversize): (Vec<_>, Vec<_>) =
+            unacknowledged.into_iter().partition(|publish| packet_size(publish) <= maximum_packet as usize);
         {
             let mut outbox = lock(&self.outbox);
             if ack.session_present {
                 self.poll.pending = fit
                     .into_iter()
-                    .map(|publish| {
-                        Request::Publish(Publish {
-                            dup: true,
-                            ..publish
-                        })
-                    })
+                    .map(|publish| Request::Publish(Publish { dup: true, ..publish }))
                     .collect();
             } else {
                 self.poll.pending.clear();
@@ -226,12 +222,7 @@ impl Connection {
         for publish in oversize {
             let topic = String::from_utf8_lossy(&publish.topic).into_owned();
             let size = packet_size(&publish);
-            tracing::warn!(
-                topic,
-                size,
-                maximum_packet,
-                "dropped a message that the broker cannot take"
-            );
+            tracing::warn!(topic, size, maximum_packet, "dropped a message that the broker cannot take");
             self.inbox.event(Incoming::Dropped { topic, size });
         }
         let now = Instant::now();
@@ -271,12 +262,8 @@ impl Connection {
         if topic.is_empty() {
             return Err("the broker used a topic alias, although it was told not to".to_owned());
         }
-        let ack = (publish.qos == QoS::AtLeastOnce)
-            .then(|| (lock(&self.outbox).generation(), publish.pkid));
-        if self
-            .inbox
-            .message(topic, publish.payload, ack, RECEIVE_MAXIMUM.into())
-        {
+        let ack = (publish.qos == QoS::AtLeastOnce).then(|| (lock(&self.outbox).generation(), publish.pkid));
+        if self.inbox.message(topic, publish.payload, ack, RECEIVE_MAXIMUM.into()) {
             Ok(())
         } else {
             Err("the broker sends more than it was told to before it is acknowledged".to_owned())
@@ -287,9 +274,7 @@ impl Connection {
         for ((filter, _), code) in self.options.subscriptions.iter().zip(&ack.return_codes) {
             if !matches!(code, SubscribeReasonCode::Success(_)) {
                 tracing::warn!(filter, ?code, "the broker refused a subscription");
-                self.inbox.event(Incoming::Refused {
-                    filter: filter.clone(),
-                });
+                self.inbox.event(Incoming::Refused { filter: filter.clone() });
             }
         }
     }
@@ -312,9 +297,7 @@ impl Connection {
         let ids_free = in_flight == 0 && self.poll.pending.is_empty();
         match progress.subscribe {
             Subscribing::Due if ids_free || !progress.session_present => {
-                self.poll
-                    .pending
-                    .push_front(Request::Subscribe(subscribe(&self.options)));
+                self.poll.pending.push_front(Request::Subscribe(subscribe(&self.options)));
                 progress.subscribe = Subscribing::Asked(now);
             }
             Subscribing::Due if now > progress.connected_at + SUBSCRIBE_TIMEOUT => {
@@ -345,18 +328,35 @@ impl Connection {
         let pending = std::mem::take(&mut self.poll.pending);
         let collided = self.poll.state.collision.take();
         for event in buffered {
-            if let Event::Incoming(Packet::Publish(publish)) = event {
+            match event {
                 // Delivered once more if it was to be acknowledged: no harm.
-                if let Err(why) = self.message(publish) {
-                    tracing::debug!(why, "left behind");
+                Event::Incoming(Packet::Publish(publish)) => {
+                    if let Err(why) = self.message(publish) {
+                        tracing::debug!(why, "left behind");
+                    }
                 }
+                Event::Outgoing(outgoing) => self.note_order(&outgoing),
+                Event::Incoming(_) => {}
             }
         }
+        self.keep(pending, collided);
+    }
+
+    fn note_order(&mut self, outgoing: &Outgoing) {
+        if let Outgoing::Publish(pkid @ 1..) = *outgoing {
+            self.order.retain(|&other| other != pkid);
+            self.order.push(pkid);
+        }
+    }
+
+    fn keep(&mut self, pending: VecDeque<Request>, collided: Option<Publish>) {
+        let (mut sent, unsent) = sort(pending);
+        let age = |publish: &Publish| self.order.iter().position(|&pkid| pkid == publish.pkid);
+        sent.sort_by_key(|publish| age(publish).unwrap_or(usize::MAX));
         let mut outbox = lock(&self.outbox);
         outbox.disconnected();
-        outbox.put_back(collided.into_iter().collect());
-        let (sent, unsent) = sort(pending);
         outbox.put_back(unsent);
+        outbox.put_back(collided.into_iter().collect());
         self.unacknowledged.extend(sent);
     }
 
@@ -365,11 +365,9 @@ impl Connection {
         let (client, fresh) = AsyncClient::new(mqtt_options(&self.options), HANDED_OVER);
         let mut broken = std::mem::replace(&mut self.poll, fresh);
         broken.clean();
-        let mut outbox = lock(&self.outbox);
-        outbox.replace(client);
-        let (sent, unsent) = sort(broken.pending);
-        outbox.put_back(unsent);
-        self.unacknowledged.extend(sent);
+        let collided = broken.state.collision.take();
+        lock(&self.outbox).replace(client);
+        self.keep(broken.pending, collided);
     }
 }
 
@@ -386,10 +384,7 @@ fn sort(pending: VecDeque<Request>) -> (Vec<Publish>, Vec<Publish>) {
 }
 
 fn subscribe(options: &Options) -> Subscribe {
-    let filters = options
-        .subscriptions
-        .iter()
-        .map(|(filter, qos)| Filter::new(filter, level(*qos)));
+    let filters = options.subscriptions.iter().map(|(filter, qos)| Filter::new(filter, level(*qos)));
     Subscribe::new_many(filters, None)
 }
 
@@ -401,11 +396,7 @@ fn level(qos: Qos) -> QoS {
 }
 
 fn mqtt_options(options: &Options) -> MqttOptions {
-    let mut mqtt = MqttOptions::new(
-        &options.client_id,
-        options.broker.host(),
-        options.broker.port(),
-    );
+    let mut mqtt = MqttOptions::new(&options.client_id, options.broker.host(), options.broker.port());
     let mut network = NetworkOptions::new();
     network.set_tcp_nodelay(true);
     mqtt.set_network_options(network);
@@ -422,20 +413,13 @@ fn mqtt_options(options: &Options) -> MqttOptions {
         }
         Session::Kept(expiry) => {
             mqtt.set_clean_start(false);
-            properties.session_expiry_interval =
-                Some(u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX));
+            properties.session_expiry_interval = Some(u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX));
         }
     }
     mqtt.set_connect_properties(properties);
     if let Some(will) = &options.will {
         let payload = will.payload.clone();
-        mqtt.set_last_will(LastWill::new(
-            &will.topic,
-            payload,
-            level(will.qos),
-            false,
-            None,
-        ));
+        mqtt.set_last_will(LastWill::new(&will.topic, payload, level(will.qos), false, None));
     }
     mqtt
 }
@@ -443,18 +427,15 @@ fn mqtt_options(options: &Options) -> MqttOptions {
 /// Polls a future that may panic, since what a broker sends reaches a parser that is not ours.
 async fn contained<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
-    poll_fn(
-        |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Err(panic) => Poll::Ready(Err(said(panic.as_ref()))),
-        },
-    )
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panic) => Poll::Ready(Err(said(panic.as_ref()))),
+    })
     .await
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -85,11 +85,7 @@ struct Item {
 
 impl Inbox {
     pub(crate) fn new(queue: Arc<Queue>, outbox: Arc<Mutex<Outbox>>, owner: CloseOnDrop) -> Self {
-        Self {
-            queue,
-            outbox,
-            _owner: owner,
-        }
+        Self { queue, outbox, _owner: owner }
     }
 
     /// The next event; `None` once the client is closed and everything has been taken. May be
@@ -141,22 +137,12 @@ impl Inbox {
 
 impl Queue {
     pub fn new(limit: QueueLimit) -> Self {
-        Self {
-            held: Mutex::default(),
-            arrived: Notify::new(),
-            limit,
-        }
+        Self { held: Mutex::default(), arrived: Notify::new(), limit }
     }
 
     /// A message. `ack`: connection and packet id of QoS 1. `false` if more of those are
     /// unacknowledged than `most`, which the broker had been told.
-    pub fn message(
-        &self,
-        topic: String,
-        payload: Bytes,
-        ack: Option<(u64, u16)>,
-        most: usize,
-    ) -> bool {
+    pub fn message(&self, topic: String, payload: Bytes, ack: Option<(u64, u16)>, most: usize) -> bool {
         let mut held = lock(&self.held);
         let cost = topic.len() + payload.len();
         match ack {
@@ -172,10 +158,7 @@ impl Queue {
                 held.bytes += cost;
             }
         }
-        held.items.push_back(Item {
-            incoming: Incoming::Message { topic, payload },
-            ack,
-        });
+        held.items.push_back(Item { incoming: Incoming::Message { topic, payload }, ack });
         drop(held);
         self.arrived.notify_one();
         true
@@ -190,10 +173,7 @@ impl Queue {
             held.items.pop_back();
         }
         if held.items.len() < 4 * self.limit.messages.max(64) {
-            held.items.push_back(Item {
-                incoming,
-                ack: None,
-            });
+            held.items.push_back(Item { incoming, ack: None });
         }
         drop(held);
         self.arrived.notify_one();
@@ -207,7 +187,5 @@ impl Queue {
 
 /// A poisoned lock guards plain data that is consistent after every statement here.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

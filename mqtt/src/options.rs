@@ -63,10 +63,7 @@ pub struct QueueLimit {
 impl Options {
     /// A client as a device needs it: clean session, 60 s keep-alive, packets up to 128 KiB.
     pub fn new(broker: BrokerAddress, client_id: impl Into<String>) -> Self {
-        let queue = QueueLimit {
-            messages: 512,
-            bytes: 2 * 1024 * 1024,
-        };
+        let queue = QueueLimit { messages: 512, bytes: 2 * 1024 * 1024 };
         Self {
             broker,
             client_id: client_id.into(),

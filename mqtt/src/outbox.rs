@@ -82,10 +82,7 @@ impl Outbox {
         let publish = Publish::new(topic, qos, payload, None);
         let size = packet_size(&publish);
         if size > self.largest as usize {
-            return Err(PublishError::TooLarge {
-                size,
-                limit: self.largest,
-            });
+            return Err(PublishError::TooLarge { size, limit: self.largest });
         }
         match (self.state, qos) {
             (State::Closed, _) => return Err(PublishError::Closed),
@@ -141,8 +138,7 @@ impl Outbox {
             self.state = State::Offline;
         }
         self.acks.clear();
-        self.waiting
-            .retain(|publish| publish.qos != QoS::AtMostOnce);
+        self.waiting.retain(|publish| publish.qos != QoS::AtMostOnce);
         self.bytes = self.waiting.iter().map(cost).sum();
     }
 
@@ -184,11 +180,7 @@ impl Outbox {
         if generation != self.generation || self.state != State::Connected {
             return;
         }
-        let acknowledged = Publish {
-            qos: QoS::AtLeastOnce,
-            pkid,
-            ..Publish::default()
-        };
+        let acknowledged = Publish { qos: QoS::AtLeastOnce, pkid, ..Publish::default() };
         if self.client.try_ack(&acknowledged).is_err() {
             self.acks.push(pkid);
         }
@@ -197,17 +189,13 @@ impl Outbox {
     /// Acknowledgements for which rumqttc had no room.
     pub fn take_acks(&mut self) -> Vec<Request> {
         let acks = std::mem::take(&mut self.acks);
-        acks.into_iter()
-            .map(|pkid| Request::PubAck(PubAck::new(pkid, None)))
-            .collect()
+        acks.into_iter().map(|pkid| Request::PubAck(PubAck::new(pkid, None))).collect()
     }
 
     /// The message again, if rumqttc has no room for it.
     fn hand_over(&self, publish: Publish) -> Option<Publish> {
         let topic = String::from_utf8_lossy(&publish.topic).into_owned();
-        let sent =
-            self.client
-                .try_publish(topic, publish.qos, publish.retain, publish.payload.clone());
+        let sent = self.client.try_publish(topic, publish.qos, publish.retain, publish.payload.clone());
         match sent {
             Ok(()) => None,
             Err(ClientError::Request(_) | ClientError::TryRequest(_)) => Some(publish),
@@ -233,17 +221,7 @@ mod tests {
 
     fn outbox(room: usize) -> (Outbox, rumqttc::v5::EventLoop) {
         let (client, poll) = AsyncClient::new(MqttOptions::new("x", "localhost", 1), room);
-        (
-            Outbox::new(
-                client,
-                QueueLimit {
-                    messages: 3,
-                    bytes: 1000,
-                },
-                500,
-            ),
-            poll,
-        )
+        (Outbox::new(client, QueueLimit { messages: 3, bytes: 1000 }, 500), poll)
     }
 
     fn publish(outbox: &mut Outbox, qos: Qos, size: usize) -> Result<(), PublishError> {
@@ -253,17 +231,11 @@ mod tests {
     #[test]
     fn qos_1_waits_within_bounds_and_qos_0_does_not_wait() {
         let (mut outbox, _poll) = outbox(2);
-        assert_eq!(
-            publish(&mut outbox, Qos::AtMostOnce, 1),
-            Err(PublishError::Offline)
-        );
+        assert_eq!(publish(&mut outbox, Qos::AtMostOnce, 1), Err(PublishError::Offline));
         for _ in 0..3 {
             assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Ok(()));
         }
-        assert_eq!(
-            publish(&mut outbox, Qos::AtLeastOnce, 1),
-            Err(PublishError::Full(3))
-        );
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Err(PublishError::Full(3)));
         outbox.connected(500);
         outbox.refill();
         assert_eq!(outbox.waiting.len(), 1);
@@ -271,19 +243,10 @@ mod tests {
         outbox.disconnected();
         assert_eq!(outbox.waiting.len(), 1);
         assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 400), Ok(()));
-        assert!(matches!(
-            publish(&mut outbox, Qos::AtLeastOnce, 480),
-            Ok(())
-        ));
-        assert_eq!(
-            publish(&mut outbox, Qos::AtLeastOnce, 400),
-            Err(PublishError::Full(3))
-        );
+        assert!(matches!(publish(&mut outbox, Qos::AtLeastOnce, 480), Ok(())));
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 400), Err(PublishError::Full(3)));
         outbox.close();
-        assert_eq!(
-            publish(&mut outbox, Qos::AtLeastOnce, 1),
-            Err(PublishError::Closed)
-        );
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Err(PublishError::Closed));
     }
 
     #[test]
@@ -293,10 +256,7 @@ mod tests {
         assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, largest), Ok(()));
         assert_eq!(
             publish(&mut outbox, Qos::AtLeastOnce, largest + 1),
-            Err(PublishError::TooLarge {
-                size: 501,
-                limit: 500
-            })
+            Err(PublishError::TooLarge { size: 501, limit: 500 })
         );
         assert_eq!(outbox.connected(499).len(), 1);
         assert!(outbox.is_empty());

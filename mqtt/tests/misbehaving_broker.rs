@@ -1,0 +1,289 @@
+//! rumqttc's known faults, each provoked by a broker that misbehaves or merely changes its mind.
+
+#![allow(clippy::unwrap_used)]
+
+mod brokers;
+
+use std::time::Duration;
+
+use brokers::scripted::{Limits, Scripted, Sent};
+use brokers::{connected, disconnected, message, next, options, soon};
+use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, Qos, Session};
+
+fn kept(broker: &Scripted) -> Options {
+    let mut options = options(broker.port(), "edge-1");
+    options.session = Session::Kept(Duration::from_secs(3600));
+    options.subscriptions = vec![("dn/#".to_owned(), Qos::AtLeastOnce)];
+    options.keep_alive = Duration::from_secs(5);
+    options
+}
+
+fn start(broker: &Scripted) -> (Handle, Inbox) {
+    Client::start(kept(broker)).unwrap()
+}
+
+#[tokio::test]
+async fn an_oversize_publish_of_a_kept_session_is_dropped_and_named() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    client.publish("up/large", Qos::AtLeastOnce, vec![1; 60_000]).unwrap();
+    client.publish("up/small", Qos::AtLeastOnce, "first").unwrap();
+    assert_eq!(peer.published().await.0.len(), 60_000);
+    drop(peer);
+    disconnected(&mut inbox).await;
+    client.publish("up/large", Qos::AtLeastOnce, vec![2; 50_000]).unwrap();
+    client.publish("up/small", Qos::AtLeastOnce, "second").unwrap();
+
+    let mut peer = broker.accept().await;
+    assert!(!peer.clean_start);
+    let limits = Limits { maximum_packet: Some(16_384), ..Limits::default() };
+    peer.connack(true, limits).await;
+    for _ in 0..2 {
+        let topic = next(&mut inbox, "what was dropped", |event| match event {
+            Incoming::Dropped { topic, size } if size > 16_384 => Some(topic),
+            _ => None,
+        });
+        assert_eq!(topic.await, "up/large");
+    }
+    let mut texts = Vec::new();
+    while texts.len() < 2 {
+        match peer.read().await {
+            Sent::Subscribe { pkid, .. } => peer.suback(pkid, &[1]).await,
+            Sent::Publish { payload, pkid, .. } => {
+                peer.puback(pkid).await;
+                texts.push(payload);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(texts, [b"first".to_vec(), b"second".to_vec()]);
+}
+
+#[tokio::test]
+async fn a_collision_and_then_a_lost_session_block_nothing() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let limits = || Limits { receive_maximum: Some(3), ..Limits::default() };
+    let mut peer = broker.welcome(false, limits()).await;
+    connected(&mut inbox).await;
+    for number in 0..10u8 {
+        client.publish("up/n", Qos::AtLeastOnce, vec![number]).unwrap();
+    }
+    // Acknowledging the last first makes the client's next packet id collide.
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(peer.published().await.1);
+    }
+    peer.puback(ids[2]).await;
+    drop(peer);
+    disconnected(&mut inbox).await;
+    let mut peer = broker.welcome(false, limits()).await;
+    let mut numbers = Vec::new();
+    while numbers.len() < 9 {
+        let (payload, pkid) = peer.published().await;
+        peer.puback(pkid).await;
+        numbers.push(payload[0]);
+    }
+    numbers.sort();
+    numbers.dedup();
+    assert!(numbers.len() >= 9, "{numbers:?}");
+    client.publish("up/n", Qos::AtLeastOnce, "still alive").unwrap();
+    while peer.published().await.0 != b"still alive" {}
+}
+
+#[tokio::test]
+async fn a_receive_maximum_that_shrinks_blocks_nothing() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    for number in 0..10u8 {
+        client.publish("up/n", Qos::AtLeastOnce, vec![number]).unwrap();
+        let (_, pkid) = peer.published().await;
+        peer.puback(pkid).await;
+    }
+    drop(peer);
+    disconnected(&mut inbox).await;
+    let limits = Limits { receive_maximum: Some(2), ..Limits::default() };
+    let mut peer = broker.welcome(false, limits).await;
+    connected(&mut inbox).await;
+    for number in 10..20u8 {
+        client.publish("up/n", Qos::AtLeastOnce, vec![number]).unwrap();
+        let (payload, pkid) = peer.published().await;
+        assert_eq!(payload, [number]);
+        peer.puback(pkid).await;
+    }
+}
+
+#[tokio::test]
+async fn a_kept_session_gets_unacknowledged_messages_again_with_their_ids() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    client.publish("up/n", Qos::AtLeastOnce, "one").unwrap();
+    let (_, first) = peer.published().await;
+    drop(peer);
+    disconnected(&mut inbox).await;
+    let mut peer = broker.accept().await;
+    peer.connack(true, Limits::default()).await;
+    let Sent::Publish { payload, pkid, dup, .. } = peer.read().await else { panic!("a PUBLISH") };
+    assert_eq!((payload.as_slice(), pkid, dup), (&b"one"[..], first, true));
+    peer.puback(pkid).await;
+    peer.subscribed().await;
+    connected(&mut inbox).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_stops_reading_is_left() {
+    let broker = Scripted::start(Some(4096));
+    let (client, mut inbox) = start(&broker);
+    let peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    let mut sent = 0;
+    while sent < 64 && client.publish("up/x", Qos::AtMostOnce, vec![0; 100_000]).is_ok() {
+        sent += 1;
+        tokio::task::yield_now().await;
+    }
+    disconnected(&mut inbox).await;
+    let _again = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    drop(peer);
+}
+
+#[tokio::test]
+async fn a_broker_that_never_acknowledges_is_left() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    client.publish("up/x", Qos::AtLeastOnce, "x").unwrap();
+    let silent = tokio::spawn(async move { while peer.read().await != Sent::Gone {} });
+    let why = disconnected(&mut inbox).await;
+    assert!(why.contains("acknowledge"), "{why}");
+    soon("the client to close", silent).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_servers_keep_alive_of_zero_makes_no_storm_of_pings() {
+    let broker = Scripted::start(None);
+    let (_client, mut inbox) = start(&broker);
+    let limits = Limits { keep_alive: Some(0), ..Limits::default() };
+    let mut peer = broker.welcome(false, limits).await;
+    connected(&mut inbox).await;
+    let mut pings = 0;
+    let watch = async {
+        loop {
+            match peer.next().await {
+                Sent::Ping => {
+                    pings += 1;
+                    peer.raw(&[0xd0, 0]).await;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(7), watch).await.is_err());
+    assert!((1..=3).contains(&pings), "{pings} pings in seven seconds");
+}
+
+#[tokio::test]
+async fn qos_1_is_acknowledged_when_it_is_taken() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    peer.publish("dn/a", 1, 77, b"x").await;
+    // A message of our own that comes back shows that the client has read on.
+    client.publish("up/a", Qos::AtMostOnce, "marker").unwrap();
+    assert!(matches!(peer.read().await, Sent::Publish { .. }));
+    assert_eq!(message(&mut inbox).await, ("dn/a".to_owned(), b"x".to_vec()));
+    assert_eq!(peer.read().await, Sent::PubAck { pkid: 77 });
+}
+
+#[tokio::test]
+async fn more_than_was_allowed_is_not_kept() {
+    let broker = Scripted::start(None);
+    let (_client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    for pkid in 1..=65 {
+        peer.publish("dn/a", 1, pkid, b"x").await;
+    }
+    let why = disconnected(&mut inbox).await;
+    assert!(why.contains("more than it was told"), "{why}");
+}
+
+#[tokio::test]
+async fn garbage_ends_the_connection_and_not_the_client() {
+    for garbage in [
+        &b"\xff\xff\xff\xff\xff\xff"[..],
+        b"\x30\x02\x00\x09",
+        b"\x30\x05\x00\x01\xff\x00\x00",
+        b"\x40\x02\x00\x63",
+        b"\x90\x01\x00",
+        b"\x20\x03\x00\x00\x00",
+        b"\x30\x03\x00\x00\x00",
+        b"\xe0\x02\x8e\x00",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ] {
+        let broker = Scripted::start(None);
+        let (client, mut inbox) = start(&broker);
+        let mut peer = broker.welcome(false, Limits::default()).await;
+        connected(&mut inbox).await;
+        peer.raw(garbage).await;
+        drop(peer);
+        disconnected(&mut inbox).await;
+        let mut peer = broker.welcome(false, Limits::default()).await;
+        connected(&mut inbox).await;
+        client.publish("up/x", Qos::AtLeastOnce, "well").unwrap();
+        assert_eq!(peer.published().await.0, b"well");
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_is_gone_loses_no_message_and_no_subscription() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    for number in 0..40u8 {
+        client.publish("up/n", Qos::AtLeastOnce, vec![number]).unwrap();
+    }
+    // Some are on their way, unacknowledged, when the connection breaks.
+    for _ in 0..3 {
+        peer.published().await;
+    }
+    drop(peer);
+    disconnected(&mut inbox).await;
+    for number in 40..200u8 {
+        client.publish("up/n", Qos::AtLeastOnce, vec![number]).unwrap();
+    }
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    for number in 0..200u8 {
+        let (payload, pkid) = peer.published().await;
+        assert_eq!(payload, [number]);
+        peer.puback(pkid).await;
+    }
+    peer.publish("dn/a", 0, 0, b"heard").await;
+    assert_eq!(message(&mut inbox).await.1, b"heard");
+}
+
+#[tokio::test]
+async fn a_flood_of_qos_0_is_bounded() {
+    let broker = Scripted::start(None);
+    let (_client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    for _ in 0..200 {
+        peer.publish("dn/blk", 0, 0, &[0; 60_000]).await;
+    }
+    peer.publish("dn/last", 1, 1, b"x").await;
+    let mut taken = 0;
+    while message(&mut inbox).await.0 != "dn/last" {
+        taken += 1;
+    }
+    assert!(taken + inbox.dropped() == 200, "{taken} taken, {} dropped", inbox.dropped());
+}
