@@ -70,11 +70,17 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     if let Some(model) = authored.to_probe() {
         let step = Step::begin(around.out, &format!("looking into {}", model.display()));
         if !model.is_file() {
-            return Err(Failure::missing(format!("there is no model {}", model.display()), "check the path"));
+            return Err(Failure::refused(
+                format!("there is no model {}", model.display()),
+                "check its path in the manifest",
+            ));
         }
         let probed = probe::model(&args.programs, &model, allowed).await?;
         step.end();
         authored.fill_in(probed)?;
+        if authored.draft.module.component.is_some() {
+            around.out.note("what the manifest lacks of inputs, outputs and cases is the model's own: the module must take and give the same");
+        }
     }
     if authored.draft.release.is_none() {
         authored.draft.release = Some(1);

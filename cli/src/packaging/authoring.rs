@@ -17,7 +17,7 @@ use crate::failure::Failure;
 /// The file of an authored package.
 pub const MANIFEST_FILE: &str = "selvedge.toml";
 /// Largest acceptance case that is read here for the files that it names.
-const LARGEST_CASE: u64 = 256 << 20;
+const LARGEST_CASE: u64 = 16 << 20;
 
 /// Where the bytes of a file come from.
 #[derive(Debug, Clone)]
@@ -46,9 +46,6 @@ pub struct Authored {
     pub base: PathBuf,
     /// Files that lie elsewhere or were made here.
     pub given: BTreeMap<FilePath, Content>,
-    /// Whether a model is all that there was: then a module, if one is given, is taken to have the
-    /// model's own inputs and outputs, and the acceptance cases show whether it does.
-    pub bare: bool,
 }
 
 impl Authored {
@@ -64,7 +61,7 @@ impl Authored {
         let text = read_small(&path, Limits::PACKAGE.config_bytes)?;
         let draft =
             Draft::from_toml(&text).map_err(Failure::content("a manifest that can be used", &path))?;
-        Ok(Self { draft, base: dir.to_owned(), given: BTreeMap::new(), bare: false })
+        Ok(Self { draft, base: dir.to_owned(), given: BTreeMap::new() })
     }
 
     /// From a bare model: named after its file, version 1.0.0.
@@ -89,19 +86,17 @@ impl Authored {
             }],
             ..Draft::default()
         };
-        Ok(Self { draft, base, given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]), bare: true })
+        Ok(Self { draft, base, given: BTreeMap::from([(file, Content::Disk(model.to_owned()))]) })
     }
 
-    /// The model to probe, when the manifest lacks what a probe finds out and the inputs and outputs
-    /// are the model's own: of a bare model, and of the built-in module.
+    /// The model to probe, when the manifest lacks what a probe finds out. A module of one's own is
+    /// then taken to have the model's inputs and outputs; the acceptance cases show whether it does.
     pub fn to_probe(&self) -> Option<PathBuf> {
         let draft = &self.draft;
         let lacking =
             draft.inputs.is_empty() || draft.outputs.is_empty() || draft.acceptance.cases.is_empty();
         match draft.models.as_slice() {
-            [model] if lacking && (self.bare || draft.module.component.is_none()) => {
-                Some(self.place(&model.file))
-            }
+            [model] if lacking => Some(self.place(&model.file)),
             _ => None,
         }
     }
@@ -148,7 +143,7 @@ impl Authored {
     /// tensors from become files of the package.
     pub fn finish(mut self) -> Result<Sources, Failure> {
         self.add_case_files()?;
-        let Self { draft, base, mut given, bare: _ } = self;
+        let Self { draft, base, mut given } = self;
         let manifest = draft.finish().map_err(unfinished)?;
         let mut files = BTreeMap::new();
         let named = rules::files(&manifest).map_err(|source| unfinished(DraftError::Rule(source)))?;
@@ -168,7 +163,8 @@ impl Authored {
             let path = self.place(case);
             let text = match self.given.get(case) {
                 Some(Content::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-                _ => read_small(&path, LARGEST_CASE)?,
+                Some(Content::Disk(given)) => read_small(given, LARGEST_CASE)?,
+                None => read_small(&inside(&self.base, case)?, LARGEST_CASE)?,
             };
             let read: CaseFiles =
                 serde_json::from_str(&text).map_err(Failure::content("an acceptance case", &path))?;
@@ -209,7 +205,11 @@ struct CaseTensor {
 /// refused: a package from elsewhere could otherwise take along a private file of whoever packs it.
 fn inside(base: &Path, path: &FilePath) -> Result<PathBuf, Failure> {
     let place = base.join(path.as_str());
-    let real = place.canonicalize().map_err(Failure::file("open", &place))?;
+    let real = place.canonicalize().map_err(|source| Failure::Refused {
+        what: format!("the manifest names {path}, which {} does not have", base.display()),
+        advice: format!("put it there, or take it out of {MANIFEST_FILE} and of the acceptance cases"),
+        source: Some(source.into()),
+    })?;
     let base = base.canonicalize().map_err(Failure::file("open", base))?;
     if !real.starts_with(&base) {
         return Err(Failure::refused(
@@ -329,7 +329,7 @@ mod tests {
         std::fs::remove_file(package.join("m.onnx")).unwrap();
         assert_eq!(
             Authored::directory(&package).unwrap().finish().unwrap_err().exit(),
-            crate::exit::Exit::NotFound
+            crate::exit::Exit::Refused
         );
         std::os::unix::fs::symlink("../secret", package.join("m.onnx")).unwrap();
         let failure = Authored::directory(&package).unwrap().finish().unwrap_err();
