@@ -130,19 +130,13 @@ trait Decode {
 
 impl Decode for Value {
     fn decode<T: DeserializeOwned>(self, ty: &'static str) -> Result<T, EnvelopeError> {
-        self.deserialized().map_err(|error| EnvelopeError::Body {
-            ty,
-            what: error.to_string(),
-        })
+        self.deserialized().map_err(|error| EnvelopeError::Body { ty, what: error.to_string() })
     }
 }
 
 impl Decode for serde_json::Value {
     fn decode<T: DeserializeOwned>(self, ty: &'static str) -> Result<T, EnvelopeError> {
-        serde_json::from_value(self).map_err(|error| EnvelopeError::Body {
-            ty,
-            what: error.to_string(),
-        })
+        serde_json::from_value(self).map_err(|error| EnvelopeError::Body { ty, what: error.to_string() })
     }
 }
 
@@ -160,16 +154,11 @@ impl Envelope {
             body: self
                 .body
                 .to_value()
-                .map_err(|error| EnvelopeError::Encode {
-                    ty,
-                    what: error.to_string(),
-                })?,
+                .map_err(|error| EnvelopeError::Encode { ty, what: error.to_string() })?,
         };
         let mut bytes = Vec::new();
-        ciborium::into_writer(&raw, &mut bytes).map_err(|error| EnvelopeError::Encode {
-            ty,
-            what: error.to_string(),
-        })?;
+        ciborium::into_writer(&raw, &mut bytes)
+            .map_err(|error| EnvelopeError::Encode { ty, what: error.to_string() })?;
         if bytes.len() > LARGEST {
             return Err(EnvelopeError::TooLarge(bytes.len()));
         }
@@ -216,18 +205,11 @@ pub fn to_cbor<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
 /// Reads one CBOR item with our limits of size and depth; anything after it is an error.
 pub fn from_cbor<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<T, String> {
     if bytes.len() > LARGEST {
-        return Err(format!(
-            "{} bytes are more than the {LARGEST} that are read",
-            bytes.len()
-        ));
+        return Err(format!("{} bytes are more than the {LARGEST} that are read", bytes.len()));
     }
     let value = ciborium::de::from_reader_with_recursion_limit(&mut bytes, DEEPEST)
         .map_err(|error| error.to_string())?;
-    if bytes.is_empty() {
-        Ok(value)
-    } else {
-        Err(format!("{} bytes follow the item", bytes.len()))
-    }
+    if bytes.is_empty() { Ok(value) } else { Err(format!("{} bytes follow the item", bytes.len())) }
 }
 
 #[cfg(test)]
@@ -236,33 +218,19 @@ mod tests {
     use selvedge_package::Digest;
 
     fn check(body: Body) {
-        let sent = Envelope {
-            id: 7,
-            epoch: 2,
-            sequence: u64::MAX,
-            at_ms: -5,
-            body,
-        };
+        let sent = Envelope { id: 7, epoch: 2, sequence: u64::MAX, at_ms: -5, body };
         let bytes = sent.encode().unwrap();
         assert_eq!(Envelope::decode(&bytes).unwrap(), sent);
     }
 
     #[test]
     fn reads_what_it_writes() {
-        check(Body::Heartbeat(Heartbeat {
-            generation: 1,
-            desired: 2,
-        }));
+        check(Body::Heartbeat(Heartbeat { generation: 1, desired: 2 }));
         check(Body::Will(Will {}));
         check(Body::Want(Want::Inline(vec![0, 255, 1])));
-        check(Body::Want(Want::Pull {
-            digest: Digest::of(b"x"),
-            size: 9,
-        }));
+        check(Body::Want(Want::Pull { digest: Digest::of(b"x"), size: 9 }));
         check(Body::Ack(ByteString(vec![1; 300])));
-        check(Body::State(Rows {
-            rows: vec![ByteString(vec![]), ByteString(vec![3])],
-        }));
+        check(Body::State(Rows { rows: vec![ByteString(vec![]), ByteString(vec![3])] }));
         check(Body::Need(Need {
             transfer: 1,
             digest: Digest::of(b"x"),
@@ -272,10 +240,7 @@ mod tests {
             count: 4,
         }));
         check(Body::Enrolled(Enrolled::Refused("no".into())));
-        check(Body::Enrol(Enrol {
-            token: "t".into(),
-            public_key: vec![9; 32],
-        }));
+        check(Body::Enrol(Enrol { token: "t".into(), public_key: vec![9; 32] }));
         check(Body::Birth(Birth {
             agent: "0.1.0".into(),
             capabilities: vec!["x".into()],
@@ -291,53 +256,31 @@ mod tests {
     #[test]
     fn a_byte_string_costs_its_bytes_on_the_wire() {
         let body = Body::Want(Want::Inline(vec![200; 10_000]));
-        let sent = Envelope {
-            id: 0,
-            epoch: 0,
-            sequence: 0,
-            at_ms: 0,
-            body,
-        };
+        let sent = Envelope { id: 0, epoch: 0, sequence: 0, at_ms: 0, body };
         assert!(sent.encode().unwrap().len() < 10_100);
     }
 
     #[test]
     fn json_is_read() {
+        let text = r#"{"v":1,"id":4,"ep":1,"sq":2,"ts":3,"ty":"hb","body":{"generation":5,"desired":6}}"#;
+        let envelope = Envelope::decode(text.as_bytes()).unwrap();
+        assert_eq!(envelope.body, Body::Heartbeat(Heartbeat { generation: 5, desired: 6 }));
         let text =
-            r#"{"v":1,"id":4,"ep":1,"sq":2,"ts":3,"ty":"hb","body":{"generation":5,"desired":6}}"#;
+            r#"{"v":1,"id":4,"ep":1,"sq":2,"ts":3,"ty":"enrol","body":{"token":"t","public_key":[1,2]}}"#;
         let envelope = Envelope::decode(text.as_bytes()).unwrap();
-        assert_eq!(
-            envelope.body,
-            Body::Heartbeat(Heartbeat {
-                generation: 5,
-                desired: 6
-            })
-        );
-        let text = r#"{"v":1,"id":4,"ep":1,"sq":2,"ts":3,"ty":"enrol","body":{"token":"t","public_key":[1,2]}}"#;
-        let envelope = Envelope::decode(text.as_bytes()).unwrap();
-        assert_eq!(
-            envelope.body,
-            Body::Enrol(Enrol {
-                token: "t".into(),
-                public_key: vec![1, 2]
-            })
-        );
+        assert_eq!(envelope.body, Body::Enrol(Enrol { token: "t".into(), public_key: vec![1, 2] }));
     }
 
     #[test]
     fn unknown_types_and_versions_are_named() {
         let json = |v: u8, ty: &str| {
             Envelope::decode(
-                format!(r#"{{"v":{v},"id":4,"ep":1,"sq":2,"ts":3,"ty":"{ty}","body":{{}}}}"#)
-                    .as_bytes(),
+                format!(r#"{{"v":{v},"id":4,"ep":1,"sq":2,"ts":3,"ty":"{ty}","body":{{}}}}"#).as_bytes(),
             )
         };
         assert!(matches!(json(1, "later"), Err(EnvelopeError::UnknownType(ty)) if ty == "later"));
         assert!(matches!(json(2, "hb"), Err(EnvelopeError::Version(2))));
-        assert!(matches!(
-            json(1, "hb"),
-            Err(EnvelopeError::Body { ty: "hb", .. })
-        ));
+        assert!(matches!(json(1, "hb"), Err(EnvelopeError::Body { ty: "hb", .. })));
     }
 
     #[test]
@@ -359,15 +302,8 @@ mod tests {
         ] {
             assert!(Envelope::decode(bad).is_err());
         }
-        let mut trailing = Envelope {
-            id: 0,
-            epoch: 0,
-            sequence: 0,
-            at_ms: 0,
-            body: Body::Will(Will {}),
-        }
-        .encode()
-        .unwrap();
+        let mut trailing =
+            Envelope { id: 0, epoch: 0, sequence: 0, at_ms: 0, body: Body::Will(Will {}) }.encode().unwrap();
         trailing.push(0);
         assert!(Envelope::decode(&trailing).is_err());
     }

@@ -49,10 +49,7 @@ impl TryFrom<&[u8]> for PublicKey {
     type Error = SignedError;
 
     fn try_from(bytes: &[u8]) -> Result<Self, SignedError> {
-        bytes
-            .try_into()
-            .map(Self)
-            .map_err(|_| SignedError::PublicKey(bytes.len()))
+        bytes.try_into().map(Self).map_err(|_| SignedError::PublicKey(bytes.len()))
     }
 }
 
@@ -62,17 +59,14 @@ pub struct PrivateKey(Ed25519KeyPair);
 impl PrivateKey {
     /// A new key, with the PKCS#8 document (DER) to be kept.
     pub fn generate() -> Result<(Self, Vec<u8>), SignedError> {
-        let document =
-            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| SignedError::Key)?;
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| SignedError::Key)?;
         let pkcs8 = document.as_ref().to_vec();
         Ok((Self::from_pkcs8(&pkcs8)?, pkcs8))
     }
 
     /// From a PKCS#8 document (DER).
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, SignedError> {
-        Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8)
-            .map(Self)
-            .map_err(|_| SignedError::Key)
+        Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map(Self).map_err(|_| SignedError::Key)
     }
 
     /// The public half.
@@ -97,11 +91,7 @@ pub fn sign(
     payload: Vec<u8>,
 ) -> Result<Vec<u8>, SignedError> {
     sign_with(purpose, device, payload, |bytes| {
-        key.0
-            .sign(bytes)
-            .as_ref()
-            .try_into()
-            .map_err(|_| SignedError::Key)
+        key.0.sign(bytes).as_ref().try_into().map_err(|_| SignedError::Key)
     })
 }
 
@@ -113,19 +103,13 @@ pub fn sign_with<E: From<SignedError>>(
     signer: impl FnOnce(&[u8]) -> Result<[u8; 64], E>,
 ) -> Result<Vec<u8>, E> {
     let message = CoseSign1Builder::new()
-        .protected(
-            HeaderBuilder::new()
-                .algorithm(iana::Algorithm::EdDSA)
-                .build(),
-        )
+        .protected(HeaderBuilder::new().algorithm(iana::Algorithm::EdDSA).build())
         .payload(payload)
         .try_create_signature(&bound_to(purpose, device), |bytes| {
             signer(bytes).map(|signature| signature.to_vec())
         })?
         .build();
-    let bytes = message
-        .to_vec()
-        .map_err(|error| SignedError::Malformed(error.to_string()))?;
+    let bytes = message.to_vec().map_err(|error| SignedError::Malformed(error.to_string()))?;
     if bytes.len() > LARGEST {
         return Err(SignedError::TooLarge(bytes.len()).into());
     }
@@ -142,24 +126,15 @@ pub fn verify(
     if bytes.len() > LARGEST {
         return Err(SignedError::TooLarge(bytes.len()));
     }
-    let message =
-        CoseSign1::from_slice(bytes).map_err(|error| SignedError::Malformed(error.to_string()))?;
-    let expected = HeaderBuilder::new()
-        .algorithm(iana::Algorithm::EdDSA)
-        .build();
+    let message = CoseSign1::from_slice(bytes).map_err(|error| SignedError::Malformed(error.to_string()))?;
+    let expected = HeaderBuilder::new().algorithm(iana::Algorithm::EdDSA).build();
     if message.protected.header != expected || !message.unprotected.is_empty() {
-        return Err(SignedError::Malformed(
-            "other headers than EdDSA alone".into(),
-        ));
+        return Err(SignedError::Malformed("other headers than EdDSA alone".into()));
     }
     message.verify_signature(&bound_to(purpose, device), |signature, signed| {
-        UnparsedPublicKey::new(&ED25519, key.0)
-            .verify(signed, signature)
-            .map_err(|_| SignedError::Signature)
+        UnparsedPublicKey::new(&ED25519, key.0).verify(signed, signature).map_err(|_| SignedError::Signature)
     })?;
-    message
-        .payload
-        .ok_or_else(|| SignedError::Malformed("without a payload".into()))
+    message.payload.ok_or_else(|| SignedError::Malformed("without a payload".into()))
 }
 
 fn bound_to(purpose: Purpose, device: &DeviceId) -> Vec<u8> {
@@ -186,19 +161,10 @@ mod tests {
         let bytes = sign(&key, Purpose::Report, &device("a"), b"hello".to_vec()).unwrap();
         let read = |key, purpose, name| verify(key, purpose, &device(name), &bytes);
         assert_eq!(read(&public, Purpose::Report, "a").unwrap(), b"hello");
-        assert!(matches!(
-            read(&public, Purpose::Report, "b"),
-            Err(SignedError::Signature)
-        ));
-        assert!(matches!(
-            read(&public, Purpose::Ack, "a"),
-            Err(SignedError::Signature)
-        ));
+        assert!(matches!(read(&public, Purpose::Report, "b"), Err(SignedError::Signature)));
+        assert!(matches!(read(&public, Purpose::Ack, "a"), Err(SignedError::Signature)));
         let other = PrivateKey::generate().unwrap().0.public();
-        assert!(matches!(
-            read(&other, Purpose::Report, "a"),
-            Err(SignedError::Signature)
-        ));
+        assert!(matches!(read(&other, Purpose::Report, "a"), Err(SignedError::Signature)));
     }
 
     #[test]
@@ -218,13 +184,7 @@ mod tests {
     #[test]
     fn garbage_and_depth_are_refused() {
         let key = PrivateKey::generate().unwrap().0.public();
-        for bad in [
-            &b""[..],
-            b"x",
-            &[0x84; 100_000],
-            &[0x81; 200_000],
-            &vec![0; LARGEST + 1],
-        ] {
+        for bad in [&b""[..], b"x", &[0x84; 100_000], &[0x81; 200_000], &vec![0; LARGEST + 1]] {
             assert!(verify(&key, Purpose::Ack, &device("a"), bad).is_err());
         }
         assert!(PrivateKey::from_pkcs8(b"nonsense").is_err());

@@ -123,10 +123,7 @@ impl Topic {
         if text.len() > 256 {
             return Err(form());
         }
-        let rest = text
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.strip_prefix("/d/"))
-            .ok_or_else(form)?;
+        let rest = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix("/d/")).ok_or_else(form)?;
         let mut parts = rest.split('/');
         let (Some(device), Some(direction), Some(word), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
@@ -165,12 +162,7 @@ impl Direction {
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, kind } = self;
-        write!(
-            f,
-            "{PREFIX}/d/{device}/{}/{}",
-            kind.direction().word(),
-            kind.word()
-        )
+        write!(f, "{PREFIX}/d/{device}/{}/{}", kind.direction().word(), kind.word())
     }
 }
 
@@ -193,10 +185,7 @@ mod tests {
             let topic = Topic::new(device.clone(), kind);
             assert_eq!(Topic::parse(&topic.to_string()), Ok(topic));
         }
-        assert_eq!(
-            Topic::new(device, Kind::Block).to_string(),
-            "sv/v1/d/edge-1/dn/blk"
-        );
+        assert_eq!(Topic::new(device, Kind::Block).to_string(), "sv/v1/d/edge-1/dn/blk");
     }
 
     #[test]

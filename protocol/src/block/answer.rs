@@ -44,19 +44,12 @@ pub fn answer(need: &Need, size: u64) -> Result<Answer<'_>, NeedError> {
     if need.missing.len() > LARGEST_BITMAP {
         return Err(NeedError::Bitmap(need.missing.len()));
     }
-    let last = need
-        .missing
-        .iter()
-        .rposition(|&byte| byte != 0)
-        .map(|index| {
-            let highest = 7 - need.missing[index].leading_zeros() as u64;
-            u64::from(need.first) + index as u64 * 8 + highest
-        });
+    let last = need.missing.iter().rposition(|&byte| byte != 0).map(|index| {
+        let highest = 7 - need.missing[index].leading_zeros() as u64;
+        u64::from(need.first) + index as u64 * 8 + highest
+    });
     if let Some(number) = last.filter(|&number| number >= u64::from(layout.blocks())) {
-        return Err(NeedError::Beyond {
-            number,
-            blocks: layout.blocks(),
-        });
+        return Err(NeedError::Beyond { number, blocks: layout.blocks() });
     }
     Ok(Answer {
         layout,
@@ -90,21 +83,12 @@ mod tests {
     use selvedge_package::Digest;
 
     fn need(block: u32, first: u32, missing: &[u8], count: u32) -> Need {
-        Need {
-            transfer: 1,
-            digest: Digest::of(b""),
-            block,
-            first,
-            missing: missing.to_vec(),
-            count,
-        }
+        Need { transfer: 1, digest: Digest::of(b""), block, first, missing: missing.to_vec(), count }
     }
 
     fn numbers(need: &Need, size: u64) -> Vec<(u32, u64, u32)> {
         let spans = answer(need, size).unwrap();
-        spans
-            .map(|span| (span.number, span.offset, span.length))
-            .collect()
+        spans.map(|span| (span.number, span.offset, span.length)).collect()
     }
 
     #[test]
@@ -112,10 +96,7 @@ mod tests {
         let asked = need(4096, 2, &[0b101, 1], 10);
         let offsets = [(2, 8192, 4096), (4, 16_384, 4096), (10, 40_960, 5)];
         assert_eq!(numbers(&asked, 40_965), offsets);
-        assert_eq!(
-            numbers(&need(4096, 2, &[0b101, 1], 2), 40_965),
-            offsets[..2]
-        );
+        assert_eq!(numbers(&need(4096, 2, &[0b101, 1], 2), 40_965), offsets[..2]);
         assert_eq!(numbers(&need(4096, 0, &[], 5), 40_965), []);
         assert_eq!(numbers(&need(4096, u32::MAX, &[0, 0], 5), 0), []);
     }
@@ -129,23 +110,11 @@ mod tests {
     #[test]
     fn refuses_what_does_not_fit() {
         let refused = |need: &Need, size| answer(need, size).unwrap_err();
-        assert_eq!(
-            refused(&need(1000, 0, &[1], 1), 10),
-            NeedError::BlockSize(1000)
-        );
-        assert_eq!(
-            refused(&need(4096, 0, &[0; 513], 1), 10),
-            NeedError::Bitmap(513)
-        );
-        let beyond = NeedError::Beyond {
-            number: 1,
-            blocks: 1,
-        };
+        assert_eq!(refused(&need(1000, 0, &[1], 1), 10), NeedError::BlockSize(1000));
+        assert_eq!(refused(&need(4096, 0, &[0; 513], 1), 10), NeedError::Bitmap(513));
+        let beyond = NeedError::Beyond { number: 1, blocks: 1 };
         assert_eq!(refused(&need(4096, 0, &[2], 1), 10), beyond);
         assert!(answer(&need(4096, u32::MAX, &[0xff; 512], 1), u64::from(u32::MAX)).is_err());
-        assert_eq!(
-            refused(&need(4096, 0, &[1], 1), u64::MAX),
-            NeedError::Blob(u64::MAX)
-        );
+        assert_eq!(refused(&need(4096, 0, &[1], 1), u64::MAX), NeedError::Blob(u64::MAX));
     }
 }

@@ -22,9 +22,7 @@ impl Bitmap {
 
     /// Whether bit `number` is set.
     pub fn has(&self, number: u32) -> bool {
-        self.0
-            .get(number as usize / 8)
-            .is_some_and(|byte| byte & (1 << (number % 8)) != 0)
+        self.0.get(number as usize / 8).is_some_and(|byte| byte & (1 << (number % 8)) != 0)
     }
 
     /// Sets bit `number`, growing as needed.

@@ -65,19 +65,12 @@ impl<'a> Frame<'a> {
             BLOCK => {
                 check_length(rest)?;
                 let number = u32::from_le_bytes([n0, n1, n2, n3]);
-                Ok(Self::Block {
-                    transfer,
-                    number,
-                    bytes: rest,
-                })
+                Ok(Self::Block { transfer, number, bytes: rest })
             }
             REFUSAL if rest.len() > LARGEST_REFUSAL => {
                 Err(FrameError::Refusal(format!("{} bytes", rest.len())))
             }
-            REFUSAL => Ok(Self::Refusal {
-                transfer,
-                refusal: from_cbor(rest).map_err(FrameError::Refusal)?,
-            }),
+            REFUSAL => Ok(Self::Refusal { transfer, refusal: from_cbor(rest).map_err(FrameError::Refusal)? }),
             other => Err(FrameError::Kind(other)),
         }
     }
@@ -127,26 +120,11 @@ mod tests {
         assert_eq!(payload.len(), HEADER + 3);
         assert_eq!(
             Frame::decode(&payload),
-            Ok(Frame::Block {
-                transfer: 7,
-                number: u32::MAX,
-                bytes: b"abc"
-            })
+            Ok(Frame::Block { transfer: 7, number: u32::MAX, bytes: b"abc" })
         );
-        for refusal in [
-            Refusal::Busy {
-                retry_after_ms: 250,
-            },
-            Refusal::Unknown,
-        ] {
+        for refusal in [Refusal::Busy { retry_after_ms: 250 }, Refusal::Unknown] {
             let payload = refusal_frame(9, &refusal).unwrap();
-            assert_eq!(
-                Frame::decode(&payload),
-                Ok(Frame::Refusal {
-                    transfer: 9,
-                    refusal
-                })
-            );
+            assert_eq!(Frame::decode(&payload), Ok(Frame::Refusal { transfer: 9, refusal }));
         }
     }
 
@@ -156,21 +134,8 @@ mod tests {
         deep.extend([0x81; 200]);
         let mut long = header(0, 0).to_vec();
         long.resize(HEADER + 65_537, 0);
-        for bad in [
-            &b""[..],
-            &[1; 8],
-            &header(1, 1),
-            &[0; 20],
-            &[3; 20],
-            &[2; 9],
-            &deep,
-            &long,
-        ] {
-            assert!(
-                Frame::decode(bad).is_err(),
-                "{:?}",
-                &bad[..bad.len().min(12)]
-            );
+        for bad in [&b""[..], &[1; 8], &header(1, 1), &[0; 20], &[3; 20], &[2; 9], &deep, &long] {
+            assert!(Frame::decode(bad).is_err(), "{:?}", &bad[..bad.len().min(12)]);
         }
         assert!(block_frame(0, 0, b"").is_err());
         assert!(block_frame(0, 0, &[0; 65_537]).is_err());

@@ -55,10 +55,7 @@ impl BlockSize {
     /// The size to use under a limit of `packet` bytes for a whole MQTT packet: the preferred one or
     /// the largest smaller one that fits; `None` if not even the smallest does.
     pub fn under(packet: u32) -> Option<Self> {
-        [Self::PREFERRED.0, 8192, 4096]
-            .into_iter()
-            .find(|bytes| bytes + PACKET_OVERHEAD <= packet)
-            .map(Self)
+        [Self::PREFERRED.0, 8192, 4096].into_iter().find(|bytes| bytes + PACKET_OVERHEAD <= packet).map(Self)
     }
 }
 
@@ -85,11 +82,7 @@ impl Layout {
     /// Of a blob of `size` bytes; `None` if it has more blocks than can be numbered.
     pub fn new(size: u64, block: BlockSize) -> Option<Self> {
         let blocks = u32::try_from(size.div_ceil(block.0.into())).ok()?;
-        Some(Self {
-            size,
-            block,
-            blocks,
-        })
+        Some(Self { size, block, blocks })
     }
 
     /// Number of blocks.
@@ -137,11 +130,7 @@ impl Layout {
         let offset = u64::from(number) * u64::from(unit);
         let left = self.size.checked_sub(offset).filter(|&left| left > 0)?;
         let length = u32::try_from(left).unwrap_or(u32::MAX).min(unit);
-        Some(Span {
-            number,
-            offset,
-            length,
-        })
+        Some(Span { number, offset, length })
     }
 }
 

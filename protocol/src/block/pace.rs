@@ -64,9 +64,7 @@ impl Pace {
 
     /// Whether to let the pipe run dry before asking again.
     pub fn draining(&mut self, at: Duration, in_flight: u32) -> bool {
-        let stale = self
-            .shortest
-            .is_some_and(|(_, seen)| at.saturating_sub(seen) > ROUND_TRIP_HOLDS);
+        let stale = self.shortest.is_some_and(|(_, seen)| at.saturating_sub(seen) > ROUND_TRIP_HOLDS);
         if stale && self.window > FIRST_WINDOW {
             self.drain = true;
         } else if stale {
@@ -81,10 +79,7 @@ impl Pace {
     }
 
     pub fn sent(&self, at: Duration) -> Sent {
-        Sent {
-            at,
-            delivered: self.delivered,
-        }
+        Sent { at, delivered: self.delivered }
     }
 
     /// A block came. `sample`: the request that it answers, unless it may answer two.
@@ -98,8 +93,7 @@ impl Pace {
         }
         let rate = (self.delivered - sent.delivered) as f64 / elapsed.as_secs_f64();
         let holds = self.smoothed.map_or(FIRST_TIMEOUT, |(mean, _)| mean * 8);
-        self.rate
-            .sample(at, rate, holds.max(Duration::from_secs(1)));
+        self.rate.sample(at, rate, holds.max(Duration::from_secs(1)));
         if let Some((shortest, _)) = self.shortest {
             let product = 2.0 * self.rate.best() * shortest.as_secs_f64();
             // Saturating: a float too large becomes u32::MAX.
@@ -123,9 +117,7 @@ impl Pace {
 
     /// How long to wait for blocks when `in_flight` bytes are under way. `jitter` in 0..1.
     pub fn timeout(&self, in_flight: u32, jitter: f64) -> Duration {
-        let base = self
-            .smoothed
-            .map_or(FIRST_TIMEOUT, |(mean, deviation)| mean + deviation * 4);
+        let base = self.smoothed.map_or(FIRST_TIMEOUT, |(mean, deviation)| mean + deviation * 4);
         let queue = match self.rate.best() {
             rate if rate > 1.0 => Duration::from_secs_f64((f64::from(in_flight) / rate).min(60.0)),
             _ => Duration::ZERO,
@@ -137,18 +129,14 @@ impl Pace {
     }
 
     fn round_trip(&mut self, at: Duration, elapsed: Duration) {
-        if self
-            .shortest
-            .is_none_or(|(shortest, _)| elapsed <= shortest)
-        {
+        if self.shortest.is_none_or(|(shortest, _)| elapsed <= shortest) {
             self.shortest = Some((elapsed, at));
         }
         self.smoothed = Some(match self.smoothed {
             None => (elapsed, elapsed / 2),
-            Some((mean, deviation)) => (
-                mean * 7 / 8 + elapsed / 8,
-                deviation * 3 / 4 + mean.abs_diff(elapsed) / 4,
-            ),
+            Some((mean, deviation)) => {
+                (mean * 7 / 8 + elapsed / 8, deviation * 3 / 4 + mean.abs_diff(elapsed) / 4)
+            }
         });
     }
 
@@ -220,16 +208,9 @@ mod tests {
             let blocks = 2000;
             let took = run(&mut pace, ms(0), rate, delay, blocks);
             let ideal = f64::from(blocks) * 16_384.0 / rate;
-            assert!(
-                took.as_secs_f64() < ideal / 0.93,
-                "{rate}: {took:?}, ideal {ideal}"
-            );
+            assert!(took.as_secs_f64() < ideal / 0.93, "{rate}: {took:?}, ideal {ideal}");
             let product = rate * delay.as_secs_f64() + 16_384.0;
-            assert!(
-                f64::from(pace.window()) < 3.0 * product + 32_768.0,
-                "{rate}: {}",
-                pace.window()
-            );
+            assert!(f64::from(pace.window()) < 3.0 * product + 32_768.0, "{rate}: {}", pace.window());
         }
     }
 

@@ -84,13 +84,7 @@ struct Request {
 impl Plan {
     /// A plan for a blob of which `kept(chunk)` says what is there already. `seed` spreads the
     /// waiting times of a fleet. Not connected at first.
-    pub fn new(
-        transfer: u32,
-        digest: Digest,
-        layout: Layout,
-        kept: impl Fn(u32) -> bool,
-        seed: u64,
-    ) -> Self {
+    pub fn new(transfer: u32, digest: Digest, layout: Layout, kept: impl Fn(u32) -> bool, seed: u64) -> Self {
         let mut plan = Self {
             transfer,
             digest,
@@ -160,9 +154,7 @@ impl Plan {
     /// Whether all blocks of a chunk are held.
     pub fn is_whole(&self, chunk: u32) -> bool {
         let blocks = self.layout.blocks_of(chunk).len() as u32;
-        self.open
-            .get(&chunk)
-            .is_some_and(|held| held.count_ones() == blocks)
+        self.open.get(&chunk).is_some_and(|held| held.count_ones() == blocks)
     }
 
     /// Takes note of an event.
@@ -191,10 +183,7 @@ impl Plan {
                 self.spoiled = self.spoiled.saturating_add(1);
                 if self.spoiled > SPOILED_FREELY {
                     let doubled = 1u64 << (self.spoiled - SPOILED_FREELY).min(8);
-                    self.pause(
-                        at,
-                        Duration::from_millis(500 * doubled).min(LONGEST_BACKOFF),
-                    );
+                    self.pause(at, Duration::from_millis(500 * doubled).min(LONGEST_BACKOFF));
                 }
             }
             Event::Busy(wait) => {
@@ -207,10 +196,7 @@ impl Plan {
                     self.unknown = self.unknown.saturating_add(1);
                     self.give_up_all();
                     let doubled = 1u64 << self.unknown.min(6);
-                    self.pause(
-                        at,
-                        Duration::from_millis(500 * doubled).min(LONGEST_BACKOFF),
-                    );
+                    self.pause(at, Duration::from_millis(500 * doubled).min(LONGEST_BACKOFF));
                 }
             }
             Event::Tick => {}
@@ -220,10 +206,7 @@ impl Plan {
 
     /// The next request, if it is time for one. To be called after events, until it gives none.
     pub fn ask(&mut self, at: Duration) -> Option<Need> {
-        if !self.connected
-            || self.is_complete()
-            || self.paused_until.is_some_and(|until| at < until)
-        {
+        if !self.connected || self.is_complete() || self.paused_until.is_some_and(|until| at < until) {
             return None;
         }
         self.paused_until = None;
@@ -254,11 +237,7 @@ impl Plan {
         if !self.connected || self.is_complete() {
             return None;
         }
-        let expiry = self
-            .requests
-            .iter()
-            .map(|request| self.expires(request))
-            .min();
+        let expiry = self.requests.iter().map(|request| self.expires(request)).min();
         match (self.paused_until, expiry) {
             (Some(pause), Some(expiry)) => Some(pause.min(expiry)),
             (pause, expiry) => Some(pause.or(expiry).unwrap_or(Duration::ZERO)),
@@ -270,10 +249,7 @@ impl Plan {
             return;
         }
         let bit = self.bit(number);
-        *self
-            .open
-            .entry(number / self.layout.per_chunk())
-            .or_default() |= bit;
+        *self.open.entry(number / self.layout.per_chunk()).or_default() |= bit;
         self.unknown = 0;
         self.last_arrival = at;
         let length = self.length(number);
@@ -292,10 +268,7 @@ impl Plan {
         let sample = fresh.then_some(request.sent);
         self.pace.arrived(at, length, sample, first);
         // Answers keep their order on almost every way: two requests further on, it is lost.
-        if index >= 2 {
-            let overtaken = self.requests[index - 2].id;
-            self.give_up(|request| request.id <= overtaken);
-        }
+        self.give_up(|request| request.id + 2 <= id);
         self.requests.retain(|request| request.outstanding > 0);
     }
 
@@ -357,18 +330,10 @@ impl Plan {
     }
 
     fn give_up(&mut self, lost: impl Fn(&Request) -> bool) {
-        let ids: BTreeSet<u64> = self
-            .requests
-            .iter()
-            .filter(|request| lost(request))
-            .map(|request| request.id)
-            .collect();
-        let numbers: Vec<u32> = self
-            .asked
-            .iter()
-            .filter(|(_, id)| ids.contains(id))
-            .map(|(&number, _)| number)
-            .collect();
+        let ids: BTreeSet<u64> =
+            self.requests.iter().filter(|request| lost(request)).map(|request| request.id).collect();
+        let numbers: Vec<u32> =
+            self.asked.iter().filter(|(_, id)| ids.contains(id)).map(|(&number, _)| number).collect();
         for number in numbers {
             self.asked.remove(&number);
             self.in_flight -= self.length(number);
@@ -389,11 +354,10 @@ impl Plan {
                 self.in_flight -= self.length(number);
             }
         }
-        let asked: BTreeMap<u64, u32> =
-            self.asked.values().fold(BTreeMap::new(), |mut all, &id| {
-                *all.entry(id).or_default() += 1;
-                all
-            });
+        let asked: BTreeMap<u64, u32> = self.asked.values().fold(BTreeMap::new(), |mut all, &id| {
+            *all.entry(id).or_default() += 1;
+            all
+        });
         for request in &mut self.requests {
             request.outstanding = asked.get(&request.id).copied().unwrap_or(0);
         }
@@ -402,9 +366,7 @@ impl Plan {
 
     /// The chunks that may be open: the lowest that are missing.
     fn window(&self) -> impl Iterator<Item = u32> {
-        (self.frontier..self.layout.chunks())
-            .filter(|chunk| !self.kept.contains(chunk))
-            .take(OPEN_CHUNKS)
+        (self.frontier..self.layout.chunks()).filter(|chunk| !self.kept.contains(chunk)).take(OPEN_CHUNKS)
     }
 
     fn advance(&mut self) {
@@ -415,10 +377,7 @@ impl Plan {
 
     fn pause(&mut self, at: Duration, wait: Duration) {
         let until = at + wait.mul_f64(1.0 + 0.25 * self.random());
-        self.paused_until = Some(
-            self.paused_until
-                .map_or(until, |earlier| earlier.max(until)),
-        );
+        self.paused_until = Some(self.paused_until.map_or(until, |earlier| earlier.max(until)));
     }
 
     fn bit(&self, number: u32) -> u16 {
