@@ -1,10 +1,24 @@
 //! The device daemon.
+//!
+//! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `verify` accepts what
+//! the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
+//! deployment, `supervise` keeps the host running, `report` says what became of it. `daemon` is the
+//! loop that carries between them, `status` what a person on the device sees. It links neither
+//! wasmtime nor ONNX Runtime, and runs on one thread.
 
+pub mod activate;
 pub mod clock;
 pub mod config;
+pub mod daemon;
 pub mod enrolment;
+pub mod facts;
 pub mod failure;
+pub mod fetch;
+pub mod identity;
 pub mod lock;
+pub mod report;
+pub mod status;
 pub mod store;
 pub mod supervise;
 pub mod transfer;
+pub mod verify;

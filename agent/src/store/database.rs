@@ -32,8 +32,6 @@ pub enum Key {
     Epoch,
     /// The trust state.
     Trust,
-    /// The desired state that was accepted last, and why a newer one was not.
-    Desired,
     /// The deployment state machine.
     Deployment,
 }
@@ -44,7 +42,6 @@ impl Key {
             Self::Device => "device",
             Self::Epoch => "epoch",
             Self::Trust => "trust",
-            Self::Desired => "desired",
             Self::Deployment => "deployment",
         }
     }

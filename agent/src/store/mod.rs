@@ -22,7 +22,7 @@ use selvedge_package::Digest;
 pub use collect::Collected;
 pub use database::{Database, Key, Transaction};
 pub use disk::{Disk, RealDisk};
-pub use outbox::Row;
+pub use outbox::{Replaces, Row};
 pub use partial::{Bitmap, Partial, Put};
 
 /// What went wrong with the device's storage.
@@ -134,6 +134,11 @@ impl Store {
     /// The data directory.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Writes a small file of the data directory whole or not at all (mode 0600).
+    pub fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        self.write_whole(&self.root.join(name), bytes)
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {

@@ -1,0 +1,267 @@
+//! The driver of the deployment state machine: writes each step down, then does what follows from it.
+//!
+//! `selvedge_deployment` decides; this persists its state, derives what is to be done from it, and
+//! does that: fetches through [`crate::transfer`] ([`pull`]), probes and loads through the host
+//! ([`operate`]), and feeds back what came of it ([`outcome`]). Nothing here remembers what must not
+//! be forgotten: after a kill the same effects are derived from the stored state. One thing is done
+//! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
+
+mod host;
+mod operate;
+mod outcome;
+mod pull;
+mod rest;
+mod tell;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use selvedge_control::{Client, HostStatus, PackageRef};
+use selvedge_deployment::{Effect, Event, Release, Stage, State, StateRecord, loadable, plan, step, stored};
+use selvedge_package::trust::{Desired, TrustState};
+use selvedge_package::{Digest, PackageName};
+use selvedge_protocol::message::Need;
+use tokio::sync::mpsc;
+
+use crate::clock;
+use crate::fetch::Hardware;
+use crate::store::{Key, Partial, Store, StoreError, Transaction};
+use crate::supervise::Probe;
+use crate::transfer::Transfers;
+use crate::verify;
+
+use host::HostView;
+use operate::{Operation, Probing};
+pub use outcome::Outcome;
+use rest::{Rest, Rests};
+pub use tell::Told;
+
+/// What the driver needs.
+#[derive(Debug)]
+pub struct Parts {
+    /// The device's storage.
+    pub store: Store,
+    /// What the device is.
+    pub hardware: Hardware,
+    /// The host's control socket.
+    pub client: Client,
+    /// How packages are probed.
+    pub probe: Probe,
+    /// Longest time for a load.
+    pub load: Duration,
+    /// Where tasks say what came of them; what arrives there goes to [`Activation::take`].
+    pub outcomes: mpsc::UnboundedSender<Outcome>,
+}
+
+/// What the rest of the agent has to do for the driver.
+#[derive(Debug, Default)]
+pub struct Errands {
+    /// To be published on `up/need`.
+    pub needs: Vec<Need>,
+    /// To be reported.
+    pub told: Vec<Told>,
+    /// A desired state that did not fit one packet and has been pulled.
+    pub pulled: Vec<Vec<u8>>,
+}
+
+/// The driver.
+pub struct Activation {
+    parts: Parts,
+    state: State,
+    host: HostView,
+    operation: Option<Operation>,
+    operations: u64,
+    probing: Option<Probing>,
+    /// Releases that passed their probe since this agent started.
+    probed: BTreeSet<Digest>,
+    rests: Rests,
+    transfers: Transfers<Partial>,
+    /// Releases that are being fetched, as of the last look at the store.
+    fetching: Vec<(PackageName, Release)>,
+    /// Blobs wanted as of the last look.
+    wanted: BTreeSet<Digest>,
+    /// Blobs that are being moved into their place.
+    storing: BTreeSet<Digest>,
+    /// Whether the store has to be looked at again.
+    look: bool,
+    /// When the host was last asked about a probation.
+    watched: Duration,
+    /// Packages kept by the last collection.
+    kept: Option<BTreeSet<Digest>>,
+    known: BTreeMap<Digest, tell::Known>,
+    errands: Errands,
+}
+
+impl Activation {
+    /// Reads the stored state and takes up what was interrupted.
+    pub fn resume(parts: Parts, seed: u64) -> Result<Self, StoreError> {
+        let record: Option<StateRecord> = parts.store.database().read(Key::Deployment)?;
+        let mut activation = Self {
+            state: record.map(State::from).unwrap_or_default(),
+            parts,
+            host: HostView::Down,
+            operation: None,
+            operations: 0,
+            probing: None,
+            probed: BTreeSet::new(),
+            rests: Rests::default(),
+            transfers: Transfers::new(seed),
+            fetching: Vec::new(),
+            wanted: BTreeSet::new(),
+            storing: BTreeSet::new(),
+            look: true,
+            watched: Duration::ZERO,
+            kept: None,
+            known: BTreeMap::new(),
+            errands: Errands::default(),
+        };
+        activation.apply(Event::Restarted)?;
+        Ok(activation)
+    }
+
+    /// The deployment's state, as it is stored.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What is to be done for the driver; empties the list.
+    pub fn errands(&mut self) -> Errands {
+        std::mem::take(&mut self.errands)
+    }
+
+    /// Takes a desired state over, together with the trust state that vouches for it.
+    pub fn desire(&mut self, trust: &TrustState, desired: &Desired) -> Result<(), StoreError> {
+        for assignment in &desired.assignments {
+            self.known
+                .entry(assignment.digest)
+                .or_insert_with(|| tell::Known::assigned(assignment.version.to_string()));
+        }
+        let event = Event::Desired { sequence: desired.sequence, assignments: verify::assignments(desired) };
+        self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))
+    }
+
+    /// Takes an event: the next state is written down before anything follows from it.
+    fn apply(&mut self, event: Event) -> Result<(), StoreError> {
+        self.apply_with(event, |_| Ok(()))
+    }
+
+    fn apply_with(
+        &mut self,
+        event: Event,
+        with: impl FnOnce(&mut Transaction) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let also = matches!(event, Event::Desired { .. });
+        let step = match step(&self.state, event) {
+            Ok(step) => step,
+            Err(illegal) => {
+                tracing::debug!(%illegal, "an event does not fit");
+                return if also { self.parts.store.database().write(with) } else { Ok(()) };
+            }
+        };
+        if step.state != self.state || also {
+            self.parts.store.database().write(|transaction| {
+                transaction.put(Key::Deployment, &StateRecord::from(step.state.clone()))?;
+                with(transaction)
+            })?;
+            self.state = step.state;
+        }
+        for note in step.notes {
+            self.note(note);
+        }
+        Ok(())
+    }
+
+    /// Does what the state asks for, as far as it can be done now. To be called after every change.
+    pub fn pursue(&mut self) -> Result<(), StoreError> {
+        let now = clock::since_boot();
+        loop {
+            let before = self.state.clone();
+            let plan = plan(&self.state);
+            self.fetch(&plan, now)?;
+            if self.state == before {
+                self.begin(&plan, now)?;
+            }
+            if self.state == before {
+                break;
+            }
+        }
+        self.operate(now)?;
+        self.collect();
+        Ok(())
+    }
+
+    /// Starts a staged release, one trial at a time, when the host is there to take it.
+    fn begin(&mut self, plan: &[Effect], now: Duration) -> Result<(), StoreError> {
+        let trial = self.state.slots.values().any(|slot| matches!(slot.stage, Stage::Trial { .. }));
+        if trial || !self.host.is_up() {
+            return Ok(());
+        }
+        let next = plan.iter().find_map(|effect| match effect {
+            Effect::Begin(package) if !self.rests.has(&Rest::Package(package.clone()), now) => Some(package),
+            _ => None,
+        });
+        match next {
+            Some(package) => self.apply(Event::Begin { package: package.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what no package needs any more, when nothing is on its way into the store.
+    fn collect(&mut self) {
+        let keep = stored(&self.state);
+        if self.kept.as_ref() == Some(&keep) || !self.storing.is_empty() || self.operation.is_some() {
+            return;
+        }
+        match self.parts.store.collect(&keep) {
+            Ok(collected) => {
+                tracing::debug!(?collected, "collected garbage");
+                self.known.retain(|digest, _| keep.contains(digest));
+            }
+            Err(error) => tracing::warn!("{}", crate::failure::chain(&error)),
+        }
+        self.kept = Some(keep);
+    }
+
+    /// The host is there.
+    pub fn host_up(&mut self, status: HostStatus) -> Result<(), StoreError> {
+        self.host = HostView::up(status);
+        self.pursue()
+    }
+
+    /// The host is gone. Suspect are those that it named, and, where it broke by itself, the one
+    /// that it was loading or the only one that it ran.
+    pub fn host_down(&mut self, named: &[PackageRef], crashed: bool) -> Result<(), StoreError> {
+        let mut suspects: Vec<Digest> = named.iter().map(|package| package.digest).collect();
+        if crashed && suspects.is_empty() {
+            let loading = self.operation.as_ref().and_then(Operation::loading);
+            suspects.extend(loading.or_else(|| self.host.only_one()));
+        }
+        self.host = HostView::Down;
+        if let Some(operation) = self.operation.take() {
+            operation.abort();
+        }
+        self.apply(Event::HostDied { suspects })?;
+        self.pursue()
+    }
+
+    /// When to call [`Activation::tick`], if nothing else happens before.
+    pub fn wake_at(&self) -> Option<Duration> {
+        let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
+        let watch = (watching && self.host.is_up()).then(|| self.watched + operate::WATCH);
+        [self.transfers.wake_at(), self.rests.wake_at(), watch].into_iter().flatten().min()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self) -> Result<(), StoreError> {
+        let now = clock::since_boot();
+        let actions = self.transfers.tick(now);
+        self.follow(actions, now);
+        self.look |= self.rests.over(now);
+        self.pursue()
+    }
+
+    /// Releases that the host may have open now.
+    fn loadable(&self) -> BTreeSet<(PackageName, Digest)> {
+        loadable(&self.state)
+    }
+}

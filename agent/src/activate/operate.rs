@@ -1,0 +1,296 @@
+//! What is done with the host: one thing at a time, what answers before what is on its way.
+
+use std::time::Duration;
+
+use selvedge_control::{ClientError, HostStatus, Load, Loaded, PackageRef, PackageState};
+use selvedge_deployment::{Effect, Event, Release, plan};
+use selvedge_package::{Digest, PackageName};
+use tokio::task::AbortHandle;
+
+use super::rest::Rest;
+use super::{Activation, Outcome};
+use crate::store::{Store, StoreError};
+
+/// Longest time for moving a route or dropping a package; draining included.
+const ROUTE: Duration = Duration::from_secs(120);
+/// Longest time for a status.
+const STATUS: Duration = Duration::from_secs(30);
+/// How often a probation is looked at.
+pub(super) const WATCH: Duration = Duration::from_secs(1);
+
+/// Whether a release is on trial or committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// On trial: what it does decides about it.
+    Trial,
+    /// Committed: it is to be served whatever happens.
+    Committed,
+}
+
+/// Something that is done with the host.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Open it and run its cases.
+    Load(PackageName, Release, Role),
+    /// Move the route to it.
+    Activate(PackageName, Release, Role),
+    /// Drop it.
+    Unload(PackageRef),
+    /// See how a probation goes.
+    Watch(PackageName, Digest),
+    /// Hash every file of it: the host says that one is damaged.
+    Examine(PackageName, Digest, Role),
+}
+
+/// What the host, or the store, said to it.
+#[derive(Debug)]
+pub enum Answer {
+    /// To a load.
+    Loaded(Result<Loaded, ClientError>),
+    /// To everything else that was asked of the host.
+    Status(Result<HostStatus, ClientError>),
+    /// To an examination: how many blobs are damaged or missing.
+    Examined(Result<usize, StoreError>),
+}
+
+/// Work under way.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) number: u64,
+    pub(super) work: Work,
+    task: AbortHandle,
+}
+
+impl Operation {
+    pub(super) fn abort(&self) {
+        self.task.abort();
+    }
+
+    /// The release that the host is opening.
+    pub(super) fn loading(&self) -> Option<Digest> {
+        match &self.work {
+            Work::Load(_, release, _) => Some(release.digest),
+            _ => None,
+        }
+    }
+}
+
+/// A probe under way.
+#[derive(Debug)]
+pub(super) struct Probing {
+    pub(super) number: u64,
+    pub(super) package: PackageName,
+    pub(super) digest: Digest,
+    task: AbortHandle,
+}
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        // The child dies with the task.
+        self.task.abort();
+    }
+}
+
+impl Activation {
+    /// Starts the next thing to be done with the host, and a probe beside it.
+    pub(super) fn operate(&mut self, now: Duration) -> Result<(), StoreError> {
+        loop {
+            let before = self.state.clone();
+            let plan = plan(&self.state);
+            self.mind_the_probe(&plan);
+            if let Some(work) = self.next(&plan, now) {
+                self.start(work)?;
+            }
+            self.probe_next(&plan, now)?;
+            // Starting finds damage sometimes; then there is another plan.
+            if self.state == before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next(&self, plan: &[Effect], now: Duration) -> Option<Work> {
+        if self.operation.is_some() || !self.host.is_up() {
+            return None;
+        }
+        let rests = |package: &PackageName| self.rests.has(&Rest::Package(package.clone()), now);
+        let keep = self.loadable();
+        let surplus = self.host.packages().iter().find(|package| {
+            package.state != PackageState::Draining
+                && !keep.contains(&(package.package.name.clone(), package.package.digest))
+                && !rests(&package.package.name)
+        });
+        if let Some(package) = surplus {
+            return Some(Work::Unload(package.package.clone()));
+        }
+        plan.iter().find_map(|effect| match effect {
+            Effect::Serve(package, release) if !rests(package) => {
+                let has = self.host.has_settings(&release.digest, &release.settings);
+                match self.host.find(package, &release.digest).map(|found| found.state) {
+                    Some(PackageState::Serving) if has => None,
+                    Some(PackageState::Staged) if has => {
+                        Some(Work::Activate(package.clone(), release.clone(), Role::Committed))
+                    }
+                    _ => Some(Work::Load(package.clone(), release.clone(), Role::Committed)),
+                }
+            }
+            Effect::Load(package, release) if self.probed.contains(&release.digest) && !rests(package) => {
+                Some(Work::Load(package.clone(), release.clone(), Role::Trial))
+            }
+            Effect::Activate(package, release) if !rests(package) => {
+                Some(Work::Activate(package.clone(), release.clone(), Role::Trial))
+            }
+            Effect::Watch(package, digest) if now >= self.watched + WATCH => {
+                Some(Work::Watch(package.clone(), *digest))
+            }
+            _ => None,
+        })
+    }
+
+    fn start(&mut self, work: Work) -> Result<(), StoreError> {
+        let client = self.parts.client.clone();
+        let patience = self.parts.load;
+        let directory = match &work {
+            Work::Load(package, release, _) => match self.directory(package, &release.digest)? {
+                Some(directory) => directory,
+                None => return Ok(()),
+            },
+            _ => std::path::PathBuf::new(),
+        };
+        if matches!(work, Work::Watch(..)) {
+            self.watched = crate::clock::since_boot();
+        }
+        let asked = work.clone();
+        let store = self.parts.store.clone();
+        self.operations += 1;
+        let number = self.operations;
+        let outcomes = self.parts.outcomes.clone();
+        let task = tokio::spawn(async move {
+            let answer = match asked {
+                Work::Load(name, release, _) => {
+                    let package = PackageRef { name, digest: release.digest };
+                    let load = Load { package, directory, settings: release.settings };
+                    Answer::Loaded(client.load(&load, patience).await)
+                }
+                Work::Activate(name, release, _) => {
+                    let package = PackageRef { name, digest: release.digest };
+                    Answer::Status(client.activate(&package, ROUTE).await)
+                }
+                Work::Unload(package) => Answer::Status(client.unload(&package, ROUTE).await),
+                Work::Watch(..) => Answer::Status(client.status(STATUS).await),
+                Work::Examine(_, digest, _) => {
+                    let examined = tokio::task::spawn_blocking(move || examine(&store, &digest)).await;
+                    Answer::Examined(examined.unwrap_or(Ok(0)))
+                }
+            };
+            let _ = outcomes.send(Outcome::Host { number, answer });
+        });
+        self.operation = Some(Operation { number, work, task: task.abort_handle() });
+        Ok(())
+    }
+
+    /// Hashes a release's files, because the host, or a probe, found one that is not what it was.
+    pub(super) fn examine(
+        &mut self,
+        package: PackageName,
+        digest: Digest,
+        role: Role,
+    ) -> Result<(), StoreError> {
+        if let Some(operation) = self.operation.take() {
+            operation.abort();
+        }
+        self.start(Work::Examine(package, digest, role))
+    }
+
+    /// The directory of a release, laid out if it is not. `None` where something of it is missing or
+    /// damaged; the state machine knows by then.
+    fn directory(
+        &mut self,
+        package: &PackageName,
+        digest: &Digest,
+    ) -> Result<Option<std::path::PathBuf>, StoreError> {
+        let laid_out = match self.parts.store.bundle(digest) {
+            Ok(Some(Ok(bundle))) => self.parts.store.lay_out(&bundle),
+            Ok(_) => Err(StoreError::Missing { digest: *digest }),
+            Err(error) => Err(error),
+        };
+        match laid_out {
+            Ok(directory) => Ok(Some(directory)),
+            Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {
+                self.parts.store.remove_layout(digest)?;
+                self.look = true;
+                self.apply(Event::Damaged { package: package.clone(), digest: *digest })?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a probe whose release is not on trial any more.
+    fn mind_the_probe(&mut self, plan: &[Effect]) {
+        let current = self.probing.as_ref().is_some_and(|probing| {
+            plan.iter().any(|effect| {
+                matches!(effect, Effect::Load(package, release)
+                    if *package == probing.package && release.digest == probing.digest)
+            })
+        });
+        if !current {
+            self.probing = None;
+        }
+    }
+
+    fn probe_next(&mut self, plan: &[Effect], now: Duration) -> Result<(), StoreError> {
+        if self.probing.is_some() {
+            return Ok(());
+        }
+        let next = plan.iter().find_map(|effect| match effect {
+            Effect::Load(package, release)
+                if !self.probed.contains(&release.digest)
+                    && !self.rests.has(&Rest::Package(package.clone()), now) =>
+            {
+                Some((package.clone(), release.digest))
+            }
+            _ => None,
+        });
+        let Some((package, digest)) = next else {
+            return Ok(());
+        };
+        // What a probe found damaged is being looked at.
+        if self.operation.as_ref().is_some_and(
+            |operation| matches!(&operation.work, Work::Examine(_, examined, _) if *examined == digest),
+        ) {
+            return Ok(());
+        }
+        let Some(directory) = self.directory(&package, &digest)? else {
+            return Ok(());
+        };
+        self.operations += 1;
+        let number = self.operations;
+        let outcomes = self.parts.outcomes.clone();
+        let probe = self.parts.probe.clone();
+        let task = tokio::spawn(async move {
+            let probed = probe.run(&directory).await;
+            let _ = outcomes.send(Outcome::Probed { number, probed });
+        });
+        self.probing = Some(Probing { number, package, digest, task: task.abort_handle() });
+        Ok(())
+    }
+}
+
+/// Hashes everything of a package; what is damaged is removed.
+fn examine(store: &Store, digest: &Digest) -> Result<usize, StoreError> {
+    let bundle = match store.bundle(digest) {
+        Ok(Some(Ok(bundle))) => bundle,
+        Ok(_) | Err(StoreError::Damaged { .. }) => return Ok(1),
+        Err(error) => return Err(error),
+    };
+    let mut damaged = 0;
+    for blob in bundle.blobs() {
+        match store.check_blob(&blob.digest) {
+            Ok(()) => {}
+            Err(StoreError::Damaged { .. } | StoreError::Missing { .. }) => damaged += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(damaged)
+}

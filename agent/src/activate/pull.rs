@@ -1,0 +1,173 @@
+//! Fetching: from releases that are wanted to blobs in the store.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use selvedge_deployment::{Effect, Event};
+use selvedge_package::Digest;
+
+use super::rest::Rest;
+use super::{Activation, Outcome};
+use crate::clock;
+use crate::failure::chain;
+use crate::fetch::{Stock, rules, stock};
+use crate::store::{Partial, StoreError};
+use crate::transfer::{Action, Failure, PullError};
+
+impl Activation {
+    /// Looks at what is stored of the releases that are to be fetched, and starts and stops
+    /// transfers accordingly. What is whole is laid out and reported to the state machine.
+    pub(super) fn fetch(&mut self, plan: &[Effect], now: Duration) -> Result<(), StoreError> {
+        let releases: Vec<_> = plan
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Fetch(package, release) => Some((package.clone(), release.clone())),
+                _ => None,
+            })
+            .collect();
+        if !self.look && releases == self.fetching {
+            return Ok(());
+        }
+        self.look = false;
+        self.fetching.clone_from(&releases);
+        let mut lacks = BTreeMap::new();
+        for (package, release) in releases {
+            let digest = release.digest;
+            match stock(&self.parts.store, &package, &release, &self.parts.hardware)? {
+                Stock::Lacks(blobs) => lacks.extend(blobs),
+                Stock::Whole(bundle) => {
+                    // A directory from before a repair would still lead to the damaged files.
+                    self.parts.store.remove_layout(&digest)?;
+                    match self.parts.store.lay_out(&bundle) {
+                        Ok(_) => self.apply(Event::Fetched { package, digest, rules: rules(&bundle) })?,
+                        // It went missing this moment: the next look fetches it.
+                        Err(StoreError::Missing { .. }) => self.look = true,
+                        Err(error) => return Err(error),
+                    }
+                }
+                Stock::Unusable { reason, what } => {
+                    self.apply(Event::Unusable { package, digest, reason: reason.to_owned(), what })?;
+                }
+            }
+        }
+        let stale: Vec<Digest> =
+            self.wanted.iter().filter(|digest| !lacks.contains_key(digest)).copied().collect();
+        for digest in stale {
+            let (_, actions) = self.transfers.cancel(now, &digest);
+            self.follow(actions, now);
+        }
+        self.wanted = lacks.keys().copied().collect();
+        for (digest, index) in lacks {
+            let busy = self.transfers.contains(&digest) || self.storing.contains(&digest);
+            if busy || self.rests.has(&Rest::Blob(digest), now) {
+                continue;
+            }
+            let partial = match self.parts.store.partial(digest, index) {
+                Ok(partial) => partial,
+                Err(error) => {
+                    self.not_kept(digest, &error, now);
+                    continue;
+                }
+            };
+            if partial.is_whole() {
+                self.put_in_place(digest, partial);
+            } else {
+                let actions = self.transfers.add(now, digest, partial);
+                self.follow(actions, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Pulls a desired state that did not fit one packet.
+    pub fn pull(&mut self, digest: Digest, size: u64) -> Result<(), PullError> {
+        let now = clock::since_boot();
+        let actions = self.transfers.pull(now, digest, size)?;
+        self.follow(actions, now);
+        Ok(())
+    }
+
+    /// There is a connection.
+    pub fn connected(&mut self, maximum_packet: u32) {
+        let now = clock::since_boot();
+        let actions = self.transfers.connected(now, maximum_packet);
+        self.follow(actions, now);
+    }
+
+    /// There is none.
+    pub fn disconnected(&mut self) {
+        let now = clock::since_boot();
+        let actions = self.transfers.disconnected(now);
+        self.follow(actions, now);
+    }
+
+    /// A payload of `dn/blk`.
+    pub fn frame(&mut self, payload: &[u8]) -> Result<(), StoreError> {
+        let now = clock::since_boot();
+        let actions = self.transfers.frame(now, payload);
+        self.follow(actions, now);
+        if self.look { self.pursue() } else { Ok(()) }
+    }
+
+    /// How far the running transfers are.
+    pub fn transfers(&self) -> impl Iterator<Item = crate::transfer::Progress> {
+        self.transfers.progress()
+    }
+
+    /// Does what the transfers ask for.
+    pub(super) fn follow(&mut self, actions: Vec<Action<Partial>>, now: Duration) {
+        for action in actions {
+            match action {
+                Action::Publish(need) => self.errands.needs.push(need),
+                Action::Done { digest, target } => self.put_in_place(digest, target),
+                Action::Pulled { bytes, .. } => self.errands.pulled.push(bytes),
+                Action::Failed { digest, why: Failure::Keep(error), .. } => {
+                    self.not_kept(digest, &error, now)
+                }
+                Action::Failed { digest, why, .. } => {
+                    tracing::warn!(%digest, "{}", chain(&why));
+                    if self.rests.begin(Rest::Blob(digest), now) {
+                        let what = format!("blob {digest} cannot be fetched: {}", chain(&why));
+                        self.tell(why.reason(), None, what);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hashes the whole blob and moves it into its place, beside the event loop: it may be large.
+    fn put_in_place(&mut self, digest: Digest, partial: Partial) {
+        self.storing.insert(digest);
+        let outcomes = self.parts.outcomes.clone();
+        tokio::task::spawn_blocking(move || {
+            let result = partial.finish();
+            let _ = outcomes.send(Outcome::Stored { digest, result });
+        });
+    }
+
+    /// A blob was put into its place, or was not.
+    pub(super) fn stored(&mut self, digest: Digest, result: Result<(), StoreError>) {
+        self.storing.remove(&digest);
+        let now = clock::since_boot();
+        match result {
+            Ok(()) => self.rests.forget(&Rest::Blob(digest)),
+            Err(StoreError::Damaged { .. }) => {
+                let what = format!("blob {digest} changed on disk while it was fetched; it is fetched again");
+                self.tell("corrupt-blob", None, what);
+                self.rests.begin(Rest::Blob(digest), now);
+            }
+            Err(error) => self.not_kept(digest, &error, now),
+        }
+        self.look = true;
+    }
+
+    /// The disk is full or broken: the transfer rests, and goes on by itself.
+    fn not_kept(&mut self, digest: Digest, error: &StoreError, now: Duration) {
+        let why = chain(error);
+        tracing::warn!(%digest, "{why}");
+        if self.rests.begin(Rest::Blob(digest), now) {
+            let kind = if error.is_full() { "disk-full" } else { "disk-failed" };
+            self.tell(kind, None, format!("blob {digest} cannot be stored: {why}"));
+        }
+    }
+}

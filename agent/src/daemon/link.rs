@@ -1,0 +1,161 @@
+//! The device's side of the conversation: envelopes out, messages in, and when to speak again.
+//!
+//! A birth says that the device is there; it is said again, ever more rarely, until the registry
+//! has answered anything, since either side may have started first. What cannot be sent now is not
+//! lost: reports stay in the outbox, births and heartbeats are said anew.
+
+use std::time::Duration;
+
+use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Options, StartError, Will};
+use selvedge_package::DeviceId;
+use selvedge_protocol::envelope::{Body, Envelope, EnvelopeError};
+use selvedge_protocol::message as say;
+use selvedge_protocol::topic::{Kind, Qos, Topic};
+
+use crate::clock;
+
+/// First and longest wait before a birth, or an enrolment, is said again.
+const WAITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+/// A connection to the broker, and what was said over it.
+pub struct Link {
+    handle: Handle,
+    device: DeviceId,
+    epoch: u64,
+    sequence: u64,
+    heartbeat: Duration,
+    connected: bool,
+    heard: bool,
+    wait: Duration,
+    /// When to introduce the device again, or to give a sign of life.
+    speak_at: Duration,
+}
+
+/// What is to be said now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Who the device is: its birth, or its enrolment.
+    Introduction,
+    /// That it is still there.
+    Heartbeat,
+}
+
+impl Link {
+    /// Starts a client for this device.
+    pub fn start(
+        broker: BrokerAddress,
+        device: DeviceId,
+        epoch: u64,
+        heartbeat: Duration,
+    ) -> Result<(Self, Inbox), LinkError> {
+        let mut options = Options::new(broker, device.as_str());
+        options.subscriptions = vec![(Topic::subscription_device(&device), Qos::AtLeastOnce)];
+        let will = envelope(epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
+        options.will = Some(Will {
+            topic: Topic::new(device.clone(), Kind::Will).to_string(),
+            qos: Kind::Will.qos(),
+            payload: will,
+        });
+        let (handle, inbox) = Client::start(options).map_err(LinkError::Start)?;
+        let link = Self {
+            handle,
+            device,
+            epoch,
+            sequence: 0,
+            heartbeat,
+            connected: false,
+            heard: false,
+            wait: WAITS.0,
+            speak_at: Duration::ZERO,
+        };
+        Ok((link, inbox))
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.connected
+    }
+
+    /// There is a connection: the device introduces itself.
+    pub fn connected(&mut self) {
+        self.connected = true;
+        self.heard = false;
+        self.wait = WAITS.0;
+        self.speak_at = Duration::ZERO;
+    }
+
+    /// There is none.
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+    }
+
+    /// The registry has said something.
+    pub fn heard(&mut self) {
+        self.heard = true;
+    }
+
+    /// The device has to introduce itself (again), at once.
+    pub fn introduce(&mut self) {
+        self.wait = WAITS.0;
+        self.heard = false;
+        self.speak_at = Duration::ZERO;
+    }
+
+    /// What to say now, if anything. It counts as said.
+    pub fn due(&mut self, now: Duration) -> Option<Due> {
+        if !self.connected || now < self.speak_at {
+            return None;
+        }
+        if self.heard {
+            self.speak_at = now + self.heartbeat;
+            return Some(Due::Heartbeat);
+        }
+        self.speak_at = now + self.wait;
+        self.wait = (self.wait * 2).min(WAITS.1);
+        Some(Due::Introduction)
+    }
+
+    /// When to ask [`Link::due`] again.
+    pub fn wake_at(&self) -> Option<Duration> {
+        self.connected.then_some(self.speak_at)
+    }
+
+    /// Says something. What cannot be said is logged; whoever needs it said will say it again.
+    pub fn say(&mut self, kind: Kind, body: Body) {
+        self.sequence += 1;
+        let envelope = envelope(self.epoch, self.sequence, body);
+        let payload = match envelope.encode() {
+            Ok(payload) => payload,
+            Err(error) => {
+                tracing::error!(%error, "a message cannot be written");
+                return;
+            }
+        };
+        let topic = Topic::new(self.device.clone(), kind).to_string();
+        if let Err(error) = self.handle.publish(topic, kind.qos(), payload) {
+            tracing::debug!(%error, ?kind, "not sent");
+        }
+    }
+
+    /// Says goodbye.
+    pub fn close(&self) {
+        self.handle.close();
+    }
+}
+
+/// Why there is no link.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The client's options are wrong.
+    #[error("the MQTT client cannot be started")]
+    Start(#[source] StartError),
+    /// The will cannot be written.
+    #[error("the device's will cannot be written")]
+    Will(#[source] EnvelopeError),
+}
+
+fn envelope(epoch: u64, sequence: u64, body: Body) -> Envelope {
+    // Within a device an epoch and a sequence are enough to tell messages apart.
+    let id = (epoch << 32) | (sequence & 0xffff_ffff);
+    Envelope { id, epoch, sequence, at_ms: clock::system_ms(), body }
+}

@@ -1,0 +1,502 @@
+//! The agent's one loop: messages, the host's fate, outcomes, questions and time, one at a time.
+//!
+//! Everything that decides lives elsewhere; this carries between them. It runs on one thread, so
+//! nothing is ever half-changed when something else looks. A failure of the store ends the agent:
+//! what is on disk is whole, the host goes on serving, and the next start takes up from there.
+
+mod link;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_mqtt::{AddressError, BrokerAddress, Inbox, Incoming};
+use selvedge_package::trust::TrustState;
+use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::message::{Birth, DeviceState, Enrol, Enrolled, Heartbeat, ReportBody, Want};
+use selvedge_protocol::topic::{Direction, Kind, Topic};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::activate::{Activation, Outcome, Parts};
+use crate::config::Config;
+use crate::enrolment::Enrolment;
+use crate::failure::chain;
+use crate::fetch::Hardware;
+use crate::identity::{Identity, IdentityError, next_epoch};
+use crate::lock::{Lock, LockError};
+use crate::report::Reporter;
+use crate::status::{Question, Status, root_versions};
+use crate::store::{RealDisk, Replaces, Store, StoreError};
+use crate::supervise::{
+    Farewell, HostEvent, HostProgram, ListenError, Options, Probe, Supervisor, listen_privately,
+};
+use crate::verify::{self, Refused};
+use crate::{clock, facts, status};
+
+use link::{Due, Link, LinkError};
+
+/// Largest block that the agent takes, in bytes.
+const LARGEST_BLOCK: u32 = 65536;
+/// How often mere progress is reported.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Longest time for saying goodbye to the broker.
+const GOODBYE: Duration = Duration::from_secs(4);
+
+/// Why the agent cannot run, or stopped.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum DaemonError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("the device's storage failed")]
+    Store(#[from] StoreError),
+    #[error("the device has no usable identity")]
+    Identity(#[from] IdentityError),
+    #[error("the broker's address `{address}` cannot be used")]
+    Broker { address: String, source: AddressError },
+    #[error("the link to the broker cannot be set up")]
+    Link(#[from] LinkError),
+    #[error("the device's listeners cannot be had")]
+    Listen(#[from] ListenError),
+    #[error("cannot {action}")]
+    System { action: &'static str, source: std::io::Error },
+}
+
+/// Runs the agent until it is told to stop.
+pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), DaemonError> {
+    let system = |action| move |source| DaemonError::System { action, source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
+    let _lock = Lock::take(&config.data)?;
+    let (mut daemon, mut sources) = Daemon::start(&config, enrolment).await?;
+    tracing::info!(device = %daemon.identity.device, data = %config.data.display(), "the agent runs");
+    let ended = loop {
+        if let Err(error) = daemon.settle() {
+            break Err(error);
+        }
+        let wake = daemon.wake_at().map(|at| at.saturating_sub(clock::since_boot()));
+        let result = tokio::select! {
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+            incoming = sources.inbox.recv() => match incoming {
+                Some(incoming) => daemon.incoming(incoming),
+                None => break Ok(()),
+            },
+            Some(event) = sources.host.recv() => daemon.host(event),
+            Some(outcome) = sources.outcomes.recv() => {
+                daemon.dirty = true;
+                daemon.activation.take(outcome)
+            }
+            Some(question) = sources.questions.recv() => {
+                let _ = question.send(daemon.status());
+                Ok(())
+            }
+            () = pause(wake) => daemon.activation.tick(),
+        };
+        if let Err(error) = result {
+            break Err(error);
+        }
+    };
+    daemon.stop(&config, sources).await;
+    Ok(ended?)
+}
+
+async fn pause(wake: Option<Duration>) {
+    match wake {
+        Some(wake) => tokio::time::sleep(wake).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Where events come from.
+struct Sources {
+    inbox: Inbox,
+    host: mpsc::Receiver<HostEvent>,
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    questions: mpsc::Receiver<Question>,
+    supervisor: Supervisor,
+}
+
+struct Daemon {
+    store: Store,
+    identity: Identity,
+    trust: TrustState,
+    activation: Activation,
+    reporter: Reporter,
+    link: Link,
+    nonce: Vec<u8>,
+    /// Why the newest desired state was refused.
+    refused: Option<String>,
+    /// Why there is no connection, no host, no enrolment.
+    offline: Option<String>,
+    hostless: Option<String>,
+    unenrolled: Option<String>,
+    reported: Option<DeviceState>,
+    reported_at: Duration,
+    /// Whether something but progress may have changed.
+    dirty: bool,
+}
+
+impl Daemon {
+    async fn start(config: &Config, enrolment: Option<Enrolment>) -> Result<(Self, Sources), DaemonError> {
+        let system = |action| move |source| DaemonError::System { action, source };
+        let store = Store::open(Arc::new(RealDisk), &config.data)?;
+        let run = config.data.join("run");
+        make_private(&run).map_err(system("make the run directory"))?;
+        make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
+        let (mut identity, trust) = Identity::establish(&store, enrolment.as_ref())?;
+        let key = identity.key(&store)?;
+        let epoch = next_epoch(store.database())?;
+        let broker: BrokerAddress = identity
+            .broker
+            .parse()
+            .map_err(|source| DaemonError::Broker { address: identity.broker.clone(), source })?;
+
+        let (questioned, questions) = mpsc::channel(4);
+        let listener = listen_privately(&run.join("agent.sock"))?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(system("use agent.sock"))?;
+        tokio::spawn(status::answer(listener, questioned));
+
+        let host_program = HostProgram {
+            binary: config.host_binary.clone(),
+            modules: config.modules.clone(),
+            onnxruntime: config.onnxruntime.clone(),
+        };
+        let options = Options {
+            data: config.data.clone(),
+            http: config.http,
+            launcher: "/proc/self/exe".into(),
+            host: host_program.clone(),
+            outlives: config.host_outlives,
+        };
+        let (host_events, host) = mpsc::channel(16);
+        let supervisor = Supervisor::start(options, host_events).await?;
+
+        let memory_mib = facts::memory_mib().unwrap_or(u64::from(u32::MAX));
+        let (outcome, outcomes) = mpsc::unbounded_channel();
+        let parts = Parts {
+            store: store.clone(),
+            hardware: Hardware { architecture: std::env::consts::ARCH, memory_mib },
+            client: supervisor.client().clone(),
+            probe: Probe {
+                launcher: "/proc/self/exe".into(),
+                host: host_program,
+                log: config.data.join("host.log"),
+                patience: config.probe,
+                memory: config.probe_memory.unwrap_or((memory_mib << 20) / 4 * 3),
+            },
+            load: config.load,
+            outcomes: outcome,
+        };
+        let mut activation = Activation::resume(parts, rand::random())?;
+        // Newest intent that was ever accepted, in case the agent was killed right after accepting.
+        match trust.desired(&identity.device) {
+            Ok(Some(desired)) => activation.desire(&trust, &desired)?,
+            Ok(None) => {}
+            Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
+        }
+        let reporter = Reporter::new(store.clone(), identity.device.clone(), key, epoch)?;
+        let (link, inbox) = Link::start(broker, identity.device.clone(), epoch, config.heartbeat)?;
+        let nonce: [u8; 16] = rand::random();
+        let mut daemon = Self {
+            store,
+            identity,
+            trust,
+            activation,
+            reporter,
+            link,
+            nonce: nonce.to_vec(),
+            refused: None,
+            offline: Some("not connected yet".to_owned()),
+            hostless: Some("the host is starting".to_owned()),
+            unenrolled: None,
+            reported: None,
+            reported_at: Duration::ZERO,
+            dirty: true,
+        };
+        daemon.report_facts()?;
+        daemon.activation.pursue()?;
+        Ok((daemon, Sources { inbox, host, outcomes, questions, supervisor }))
+    }
+
+    /// Whether the registry listens to more than an enrolment.
+    fn may_talk(&self) -> bool {
+        self.link.is_connected() && self.identity.enrolled
+    }
+
+    /// Carries on what the last event left to be done.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        let now = clock::since_boot();
+        let errands = self.activation.errands();
+        for need in errands.needs {
+            self.link.say(Kind::Need, Body::Need(need));
+        }
+        for told in errands.told {
+            self.reporter.event(told.kind, told.package.as_ref(), told.what)?;
+            self.dirty = true;
+        }
+        for bytes in errands.pulled {
+            self.wanted(&bytes)?;
+        }
+        if self.dirty || now >= self.reported_at + PROGRESS {
+            self.report_state(now)?;
+        }
+        if let Some(due) = self.link.due(now) {
+            self.speak(due);
+        }
+        if self.may_talk()
+            && let Some(rows) = self.reporter.due(now)?
+        {
+            self.link.say(Kind::State, Body::State(rows));
+        }
+        Ok(())
+    }
+
+    fn wake_at(&self) -> Option<Duration> {
+        let rows = self.may_talk().then(|| self.reporter.wake_at()).flatten();
+        [self.activation.wake_at(), self.link.wake_at(), rows].into_iter().flatten().min()
+    }
+
+    /// Reports what the device runs, where that has changed.
+    fn report_state(&mut self, now: Duration) -> Result<(), StoreError> {
+        self.dirty = false;
+        self.reported_at = now;
+        let state = self.activation.report(self.refused.clone());
+        if self.reported.as_ref() != Some(&state) {
+            self.reporter.push(ReportBody::State(state.clone()), Replaces::State)?;
+            self.reported = Some(state);
+        }
+        Ok(())
+    }
+
+    fn report_facts(&mut self) -> Result<(), StoreError> {
+        let facts = facts::gather(self.store.root(), self.activation.host());
+        self.reporter.push(ReportBody::Facts(facts), Replaces::Facts)
+    }
+
+    fn speak(&mut self, due: Due) {
+        let generation = self.activation.state().generation;
+        let desired = self.trust.sequence();
+        if !self.identity.enrolled {
+            let public_key = self.reporter.public_key().0.to_vec();
+            let enrol = Enrol { token: self.identity.token.clone(), public_key };
+            self.link.say(Kind::Enrol, Body::Enrol(enrol));
+            return;
+        }
+        match due {
+            Due::Heartbeat => {
+                self.link.say(Kind::Heartbeat, Body::Heartbeat(Heartbeat { generation, desired }))
+            }
+            Due::Introduction => {
+                let (image_root, director_root) = root_versions(&self.trust);
+                let birth = Birth {
+                    agent: env!("CARGO_PKG_VERSION").to_owned(),
+                    capabilities: Vec::new(),
+                    largest_block: LARGEST_BLOCK,
+                    generation,
+                    desired,
+                    image_root,
+                    director_root,
+                    nonce: self.nonce.clone(),
+                };
+                self.link.say(Kind::Birth, Body::Birth(birth));
+            }
+        }
+    }
+
+    fn incoming(&mut self, incoming: Incoming) -> Result<(), StoreError> {
+        match incoming {
+            Incoming::Connected { maximum_packet, .. } => {
+                tracing::info!(broker = %self.identity.broker, "connected");
+                self.offline = None;
+                self.link.connected();
+                self.reporter.connected();
+                self.activation.connected(maximum_packet);
+            }
+            Incoming::Disconnected { why, retry_in } => {
+                tracing::info!(%why, ?retry_in, "no connection to the broker");
+                self.offline = Some(why);
+                self.link.disconnected();
+                self.activation.disconnected();
+            }
+            Incoming::Refused { filter } => {
+                let why = format!("the broker refuses the subscription to {filter}");
+                tracing::error!("{why}");
+                self.offline = Some(why);
+            }
+            Incoming::Dropped { topic, size } => {
+                tracing::warn!(%topic, size, "a message is too large for the broker and was dropped");
+            }
+            Incoming::Message { topic, payload } => return self.message(&topic, &payload),
+        }
+        Ok(())
+    }
+
+    /// A message from outside: anything may be in it.
+    fn message(&mut self, topic: &str, payload: &[u8]) -> Result<(), StoreError> {
+        let kind = match Topic::parse(topic) {
+            Ok(topic)
+                if topic.device == self.identity.device && topic.kind.direction() == Direction::Down =>
+            {
+                topic.kind
+            }
+            _ => {
+                tracing::debug!(topic, "not for us");
+                return Ok(());
+            }
+        };
+        if kind == Kind::Block {
+            return self.activation.frame(payload);
+        }
+        let envelope = match Envelope::decode(payload) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                tracing::warn!(topic, "a message is not read: {}", chain(&error));
+                return Ok(());
+            }
+        };
+        match (kind, envelope.body) {
+            (Kind::Want, Body::Want(want)) => {
+                self.link.heard();
+                match want {
+                    Want::Inline(bytes) => self.wanted(&bytes),
+                    Want::Pull { digest, size } => {
+                        if let Err(error) = self.activation.pull(digest, size) {
+                            self.refuse("too-large", &chain(&error))?;
+                        }
+                        Ok(())
+                    }
+                }
+            }
+            (Kind::Ack, Body::Ack(signed)) => {
+                match self.reporter.acknowledged(&self.trust, &signed.0) {
+                    Ok(_) => self.link.heard(),
+                    Err(crate::report::AckError::Store(error)) => return Err(error),
+                    Err(error) => tracing::warn!("{}", chain(&error)),
+                }
+                Ok(())
+            }
+            (Kind::Enrolled, Body::Enrolled(answer)) => self.enrolled(answer),
+            (kind, body) => {
+                tracing::debug!(?kind, ty = body.ty(), "nothing here takes this message");
+                Ok(())
+            }
+        }
+    }
+
+    fn enrolled(&mut self, answer: Enrolled) -> Result<(), StoreError> {
+        match answer {
+            Enrolled::Accepted => {
+                self.unenrolled = None;
+                if !self.identity.enrolled {
+                    tracing::info!("the registry has accepted this device's key");
+                    self.identity.set_enrolled(&self.store, true)?;
+                    self.reporter.connected();
+                    self.link.introduce();
+                }
+            }
+            // Anyone who can publish could say this of an enrolled device; it changes nothing then.
+            Enrolled::Refused(why) => {
+                let why: String = why.chars().take(500).collect();
+                tracing::warn!(%why, "the registry refuses this device's key");
+                if !self.identity.enrolled {
+                    self.unenrolled = Some(format!("the registry refuses this device's key: {why}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An offered desired state.
+    fn wanted(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match verify::offer(&self.store, &mut self.trust, &self.identity.device, bytes) {
+            Ok((trust, desired)) => {
+                self.refused = None;
+                self.dirty = true;
+                if trust != self.trust {
+                    self.activation.desire(&trust, &desired)?;
+                    self.trust = trust;
+                }
+                self.activation.pursue()
+            }
+            Err(Refused::Store(error)) => Err(error),
+            Err(refused) => self.refuse(refused.reason(), &chain(&refused)),
+        }
+    }
+
+    /// Reports a refusal, once however often the same is offered.
+    fn refuse(&mut self, reason: &str, why: &str) -> Result<(), StoreError> {
+        let why: String = format!("{reason}: {why}").chars().take(1000).collect();
+        if self.refused.as_ref() != Some(&why) {
+            self.reporter.event("refused", None, why.clone())?;
+            self.refused = Some(why);
+            self.dirty = true;
+        }
+        Ok(())
+    }
+
+    fn host(&mut self, event: HostEvent) -> Result<(), StoreError> {
+        self.dirty = true;
+        match event {
+            HostEvent::Up { status, adopted } => {
+                tracing::info!(pid = status.pid, http = %status.http, adopted, "the host answers");
+                self.hostless = None;
+                self.activation.host_up(status)?;
+                self.report_facts()
+            }
+            HostEvent::Noticed(event) => {
+                let kind = if event.fatal { "host-fatal" } else { "host-event" };
+                self.reporter.event(kind, Some(&event.package.name), event.what)
+            }
+            HostEvent::Down { what, named, crashed } => {
+                self.reporter.event("host-died", None, format!("the host ended: {what}"))?;
+                self.hostless = Some(format!("the host ended: {what}"));
+                self.activation.host_down(&named, crashed)
+            }
+            HostEvent::Trouble(why) => {
+                if self.hostless.as_ref() != Some(&why) {
+                    self.reporter.event("host-trouble", None, why.clone())?;
+                    self.hostless = Some(why);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn status(&mut self) -> Status {
+        let (image_root, director_root) = root_versions(&self.trust);
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled];
+        Status {
+            device: self.identity.device.clone(),
+            kind: self.identity.kind,
+            agent: Some(std::process::id()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            broker: self.identity.broker.clone(),
+            connected: self.link.is_connected(),
+            enrolled: self.identity.enrolled,
+            clock: clock::trusted(),
+            image_root,
+            director_root,
+            reports_waiting: self.store.database().rows_waiting().unwrap_or(0),
+            trouble: trouble.into_iter().flatten().cloned().collect(),
+            host: self.activation.host().cloned(),
+            state: self.activation.report(self.refused.clone()),
+        }
+    }
+
+    /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
+    async fn stop(mut self, config: &Config, mut sources: Sources) {
+        tracing::info!("the agent ends");
+        self.activation.disconnected();
+        self.link.close();
+        let goodbye = async { while sources.inbox.recv().await.is_some() {} };
+        let farewell = if config.host_outlives { Farewell::Leave } else { Farewell::End };
+        let (_, ()) = tokio::join!(tokio::time::timeout(GOODBYE, goodbye), sources.supervisor.stop(farewell));
+        let _ = std::fs::remove_file(config.data.join("run/agent.sock"));
+    }
+}
+
+fn make_private(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

@@ -1,0 +1,315 @@
+//! What the device says about itself to a person in front of it, with or without a network.
+//!
+//! A running agent answers `GET /v1/status` on `run/agent.sock`. When none runs, the same is read
+//! from a copy of the database; nothing is changed by looking.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use selvedge_control::{Client, HostStatus};
+use selvedge_deployment::{State, StateRecord};
+use selvedge_package::DeviceId;
+use selvedge_package::trust::TrustState;
+use selvedge_protocol::message::{Clock, DeviceState, Failure, PackageReport, Pending, ReleaseRef};
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::clock;
+use crate::enrolment::Kind;
+use crate::identity::Identity;
+use crate::lock::Lock;
+use crate::store::{Database, Key, StoreError};
+
+/// The path that is answered.
+pub const PATH: &str = "/v1/status";
+/// People who may look at the same time.
+const CALLERS: usize = 8;
+/// Longest time for one of them.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Everything about the device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Who it is.
+    pub device: DeviceId,
+    /// What it is.
+    pub kind: Kind,
+    /// Process id of the agent; absent where none runs and this is what it left.
+    pub agent: Option<u32>,
+    /// Version of the agent that says this.
+    pub version: String,
+    /// The broker's address.
+    pub broker: String,
+    /// Whether there is a connection to it.
+    pub connected: bool,
+    /// Whether the registry has accepted the device's key.
+    pub enrolled: bool,
+    /// How far the clock is trusted.
+    pub clock: Clock,
+    /// Versions of the newest roots that are trusted.
+    pub image_root: u64,
+    /// See `image_root`.
+    pub director_root: u64,
+    /// Reports that wait for their acknowledgement.
+    pub reports_waiting: u64,
+    /// What stands in the way at the moment, for people.
+    pub trouble: Vec<String>,
+    /// The host, where one answers.
+    pub host: Option<HostStatus>,
+    /// Every package.
+    pub state: DeviceState,
+}
+
+/// Someone asks.
+pub type Question = oneshot::Sender<Status>;
+
+/// Answers on the socket until the listener is dropped with its task.
+pub async fn answer(listener: UnixListener, questions: mpsc::Sender<Question>) {
+    let callers = Arc::new(Semaphore::new(CALLERS));
+    loop {
+        let Ok(permit) = Arc::clone(&callers).acquire_owned().await else {
+            return;
+        };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept on agent.sock");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let questions = questions.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request| reply(request, questions.clone()));
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .max_buf_size(16 * 1024)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(PATIENCE, connection).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn reply(
+    request: Request<Incoming>,
+    questions: mpsc::Sender<Question>,
+) -> Result<Response<Full<Bytes>>, hyper::http::Error> {
+    let say = |status: StatusCode, body: String| {
+        Response::builder()
+            .status(status)
+            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .body(Full::from(body))
+    };
+    let refuse = |status: StatusCode, error: &str, reason: &str| {
+        say(status, serde_json::json!({ "error": error, "reason": reason }).to_string())
+    };
+    if request.uri().path() != PATH {
+        return refuse(StatusCode::NOT_FOUND, "there is only /v1/status here", "bad-request");
+    }
+    if request.method() != Method::GET {
+        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered", "bad-request");
+    }
+    let (ask, answer) = oneshot::channel();
+    if questions.send(ask).await.is_err() {
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending", "internal");
+    }
+    match answer.await.ok().and_then(|status| serde_json::to_string(&status).ok()) {
+        Some(body) => say(StatusCode::OK, body),
+        None => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending", "internal"),
+    }
+}
+
+/// Why nothing can be said.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// No agent ever ran there.
+    #[error("there is no device in {}: `selvedge-agent run --data {0}` makes one", directory.display())]
+    NoDevice {
+        /// The data directory.
+        directory: PathBuf,
+    },
+    /// An agent runs and does not answer.
+    #[error("{holder} runs on it but does not answer")]
+    Silent {
+        /// Who holds the directory's lock.
+        holder: String,
+        /// What went wrong.
+        #[source]
+        source: selvedge_control::ClientError,
+    },
+    /// What it left cannot be read.
+    #[error("cannot read what the device keeps")]
+    Store(#[from] StoreError),
+}
+
+/// Asks the agent of a data directory, or reads what it left there.
+pub async fn look(directory: &Path) -> Result<Status, StatusError> {
+    let client = Client::new(directory.join("run/agent.sock"));
+    match client.get::<Status>(PATH, PATIENCE).await {
+        Ok(status) => Ok(status),
+        Err(source) => match Lock::held_by(directory) {
+            Some(holder) => Err(StatusError::Silent { holder, source }),
+            None => left_behind(directory).await,
+        },
+    }
+}
+
+async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
+    let path = directory.join("agent.redb");
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StatusError::NoDevice { directory: directory.to_owned() });
+        }
+        Err(source) => return Err(StoreError::Io { action: "read", path, source }.into()),
+    };
+    let database = Database::from_bytes(&bytes)?;
+    drop(bytes);
+    let Some(identity) = Identity::read(&database)? else {
+        return Err(StatusError::NoDevice { directory: directory.to_owned() });
+    };
+    let trust: Option<TrustState> = database.read(Key::Trust)?;
+    let record: Option<StateRecord> = database.read(Key::Deployment)?;
+    // The host goes on without the agent.
+    let host = Client::new(directory.join("run/control.sock")).status(Duration::from_secs(5)).await.ok();
+    let state = stored_state(&record.map(State::from).unwrap_or_default(), host.as_ref());
+    let versions = trust.as_ref().map(root_versions).unwrap_or_default();
+    Ok(Status {
+        device: identity.device,
+        kind: identity.kind,
+        agent: None,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        broker: identity.broker,
+        connected: false,
+        enrolled: identity.enrolled,
+        clock: clock::trusted(),
+        image_root: versions.0,
+        director_root: versions.1,
+        reports_waiting: database.rows_waiting()?,
+        trouble: Vec::new(),
+        host,
+        state,
+    })
+}
+
+/// Versions of the Image root and of the Director root; 0 where one cannot be read.
+pub fn root_versions(trust: &TrustState) -> (u64, u64) {
+    (trust.image_root_version().unwrap_or(0), trust.director_root_version().unwrap_or(0))
+}
+
+fn stored_state(state: &State, host: Option<&HostStatus>) -> DeviceState {
+    let of = |release: &selvedge_deployment::Release| ReleaseRef {
+        release: release.release,
+        version: String::new(),
+        digest: release.digest,
+    };
+    let packages = state.slots.iter().map(|(name, slot)| PackageReport {
+        name: name.clone(),
+        committed: slot.committed.as_ref().map(|committed| of(&committed.release)),
+        pending: slot.stage.release().zip(slot.stage.word()).map(|(release, stage)| Pending {
+            release: of(release),
+            stage: stage.to_owned(),
+            bytes: 0,
+            total: 0,
+        }),
+        serving: slot.committed.as_ref().is_some_and(|committed| {
+            host.is_some_and(|host| {
+                host.packages.iter().any(|package| {
+                    package.package.name == *name
+                        && package.package.digest == committed.release.digest
+                        && package.state == selvedge_control::PackageState::Serving
+                })
+            })
+        }),
+        failure: slot.failure.as_ref().map(|failure| Failure {
+            release: failure.release,
+            reason: failure.reason.clone(),
+            what: failure.what.clone(),
+        }),
+    });
+    DeviceState {
+        generation: state.generation,
+        desired: state.desired,
+        refused: None,
+        packages: packages.collect(),
+    }
+}
+
+/// The status for people.
+pub fn describe(status: &Status) -> String {
+    let mut lines = Vec::new();
+    match status.agent {
+        Some(pid) => {
+            lines.push(format!("device {}: agent {} runs, process {pid}", status.device, status.version))
+        }
+        None => lines.push(format!("device {}: NO AGENT RUNS; this is what it left behind", status.device)),
+    }
+    let link = match (status.connected, status.enrolled) {
+        (true, true) => "connected",
+        (true, false) => "connected, waiting for the registry to accept this device's key",
+        (false, _) if status.agent.is_none() => "not connected",
+        (false, _) => "no connection; it is tried again",
+    };
+    lines.push(format!("broker {}: {link}", status.broker));
+    lines.push(format!(
+        "desired state {}, generation {}, roots {}/{}, clock {}, {} reports wait",
+        status.state.desired,
+        status.state.generation,
+        status.image_root,
+        status.director_root,
+        if status.clock == Clock::Synchronised { "synchronised" } else { "not synchronised" },
+        status.reports_waiting
+    ));
+    match &status.host {
+        Some(host) => lines.push(format!(
+            "host {} with ONNX Runtime {}, process {}: inference at http://{}",
+            host.version, host.onnxruntime, host.pid, host.http
+        )),
+        None => lines.push("host: none answers".to_owned()),
+    }
+    if status.state.packages.is_empty() {
+        lines.push("no packages".to_owned());
+    }
+    for package in &status.state.packages {
+        lines.push(describe_package(package));
+    }
+    if let Some(refused) = &status.state.refused {
+        lines.push(format!("the newest desired state was refused: {refused}"));
+    }
+    lines.extend(status.trouble.iter().map(|trouble| format!("trouble: {trouble}")));
+    lines.join("\n")
+}
+
+fn describe_package(package: &PackageReport) -> String {
+    let mut text = format!("package {}:", package.name);
+    match &package.committed {
+        Some(release) => {
+            let served = if package.serving { "answers" } else { "is not served" };
+            text.push_str(&format!(" release {} {} {served}", release.release, release.version));
+        }
+        None => text.push_str(" nothing committed"),
+    }
+    if let Some(pending) = &package.pending {
+        text.push_str(&format!("; release {} is {}", pending.release.release, pending.stage));
+        if pending.total > 0 {
+            text.push_str(&format!(" ({} of {} bytes)", pending.bytes, pending.total));
+        }
+    }
+    if let Some(failure) = &package.failure {
+        text.push_str(&format!(
+            "; release {} failed ({}): {}",
+            failure.release, failure.reason, failure.what
+        ));
+    }
+    text
+}

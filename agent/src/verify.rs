@@ -1,0 +1,84 @@
+//! Accepting a desired state: from bytes that anyone may have sent to a commitment.
+//!
+//! Everything is decided by `selvedge_package::trust`; this reads the bundle within limits, keeps
+//! newer roots whatever becomes of the rest, and writes the new trust state together with the
+//! deployment that follows from it, in one transaction. A refusal changes nothing else.
+
+use selvedge_deployment::Release;
+use selvedge_package::trust::{self, Assignment, Desired, MetadataBundle, TrustError, TrustState};
+use selvedge_package::{DeviceId, PackageName};
+use selvedge_protocol::envelope::from_cbor;
+
+use crate::clock;
+use crate::store::{Key, Store, StoreError};
+
+/// Why an offer was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It is not a bundle.
+    #[error("the desired state cannot be read: {0}")]
+    Unreadable(String),
+    /// It is not trusted.
+    #[error("the desired state was refused")]
+    Trust(#[source] TrustError),
+    /// The store failed; this says nothing about the offer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Refused {
+    /// A word for reports.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unreadable(_) => "unreadable",
+            Self::Trust(error) => error.reason(),
+            Self::Store(_) => "store",
+        }
+    }
+}
+
+/// Verifies an offer. Newer roots are kept at once; the returned state is not yet written.
+pub fn offer(
+    store: &Store,
+    trust: &mut TrustState,
+    device: &DeviceId,
+    bytes: &[u8],
+) -> Result<(TrustState, Desired), Refused> {
+    let bundle: MetadataBundle = from_cbor(bytes).map_err(Refused::Unreadable)?;
+    if let Some(rooted) = trust::adopt_roots(trust, &bundle).map_err(Refused::Trust)? {
+        store.database().write(|transaction| transaction.put(Key::Trust, &rooted))?;
+        *trust = rooted;
+    }
+    let now = trust.now(clock::synchronised());
+    let accepted = trust::accept(trust, &bundle, device, now).map_err(Refused::Trust)?;
+    Ok((accepted.state, accepted.desired))
+}
+
+/// The assignments as the deployment takes them.
+pub fn assignments(desired: &Desired) -> Vec<(PackageName, Release)> {
+    desired.assignments.iter().map(|assignment| (assignment.package.clone(), release(assignment))).collect()
+}
+
+fn release(assignment: &Assignment) -> Release {
+    Release {
+        digest: assignment.digest,
+        length: assignment.length,
+        release: assignment.release,
+        min_release: assignment.min_release,
+        settings: assignment.settings.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_refused_whatever_it_is() {
+        let mut nested = vec![0x81; 200_000];
+        nested.push(0);
+        for bytes in [&b""[..], b"\x00", b"{}", b"\xa1", &nested, &[0x5b; 64], &vec![0; 2 << 20]] {
+            assert!(from_cbor::<MetadataBundle>(bytes).is_err());
+        }
+    }
+}
