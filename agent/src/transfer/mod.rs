@@ -13,6 +13,11 @@ mod assembly;
 mod fetch;
 mod memory;
 mod queue;
+
+#[cfg(test)]
+mod bad_link;
+#[cfg(test)]
+mod on_disk;
 #[cfg(test)]
 mod simulation;
 
