@@ -3,7 +3,17 @@
 //! `runtime` is the meeting point. Below it lies what executes a package (`engine`, `sandbox`,
 //! `session`, `onnx`), above it what serves it. It never fetches anything and opens no connection.
 
+pub mod cases;
 pub mod clock;
+pub mod control;
+pub mod engine;
 pub mod failure;
+pub mod limits;
+pub mod oip;
+pub mod onnx;
+pub mod probe;
 pub mod runtime;
+pub mod sandbox;
+pub mod serve;
+pub mod session;
 pub mod tensor;

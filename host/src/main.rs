@@ -1,2 +1,152 @@
-//! placeholder
-fn main() {}
+//! `selvedge-host`: serves packages, or tries one out and ends.
+//!
+//! Exit codes: 0 ended as asked, 1 could not start or the trial was refused, 2 wrong command line,
+//! 86 a model could not be stopped (see `control::fatal`), 130 ended by a second signal.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use selvedge_control::ProbeResult;
+use selvedge_host::control::{fatal, journal::Journal};
+use selvedge_host::probe::{self, Confinement, Target};
+use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
+use selvedge_host::serve::{listen, locate, server};
+use tracing_subscriber::EnvFilter;
+
+/// Loads Selvedge packages, runs their modules in a sandbox and serves inference.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// Where the host finds what it needs.
+#[derive(Debug, Args)]
+struct Places {
+    /// ONNX Runtime's shared library [default: beside this program in lib/, then the system's]
+    #[arg(long, global = true, env = "SELVEDGE_ONNXRUNTIME", value_name = "FILE")]
+    onnxruntime: Option<PathBuf>,
+    /// Directory with the built-in modules [default: beside this program in modules/]
+    #[arg(long, global = true, env = "SELVEDGE_MODULES", value_name = "DIR")]
+    modules: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve packages that the control socket loads.
+    Serve(Serve),
+    /// Open a model or a package in this process, run it, print one line of JSON and end.
+    Probe(Probe),
+}
+
+/// What to try out, and within which limits.
+#[derive(Debug, Args)]
+struct Probe {
+    /// An ONNX file: reads its inputs and outputs and records one case.
+    #[arg(long, value_name = "FILE", required_unless_present = "package", conflicts_with = "package")]
+    model: Option<PathBuf>,
+    /// A package's directory: opens it and runs its acceptance cases.
+    #[arg(long, value_name = "DIR")]
+    package: Option<PathBuf>,
+    /// Memory that this process may ask for; the system enforces it.
+    #[arg(long, value_name = "MIB")]
+    memory_mib: Option<u64>,
+    /// Processor time after which the system kills this process.
+    #[arg(long, value_name = "SECONDS")]
+    cpu_seconds: Option<u64>,
+}
+
+/// Sockets come from LISTEN_FDS where it is set, named `http` and `control` in LISTEN_FDNAMES.
+#[derive(Debug, Args)]
+struct Serve {
+    /// Loopback address of the inference endpoint.
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Path of the control socket.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Directory for compiled modules; made with mode 0700.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(EnvFilter::try_from_env("SELVEDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info")))
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    let result = match arguments.command {
+        Command::Serve(serve) => run(serve, arguments.places),
+        Command::Probe(probe) => try_out(probe, arguments.places),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("selvedge-host: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
+    let variable = |name| std::env::var(name).ok();
+    let inherited = listen::places(
+        variable("LISTEN_PID").as_deref(),
+        variable("LISTEN_FDS").as_deref(),
+        variable("LISTEN_FDNAMES").as_deref(),
+        std::process::id(),
+    )?;
+    let journal = Arc::new(Journal::default());
+    let cache = serve.data.as_ref().map(|data| data.join("compiled"));
+    let fatal = fatal::callback(Arc::clone(&journal), serve.data.clone());
+    let runtime = Runtime::new(options(places, cache, fatal))?;
+    let executor = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("could not start the threads that serve")?;
+    executor.block_on(async {
+        let listeners = listen::listeners(inherited, serve.listen, serve.control.as_deref())?;
+        server::run(listeners, Arc::new(runtime), journal).await?;
+        anyhow::Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
+    let target = match (probe.model, probe.package) {
+        (Some(model), None) => Target::Model(model),
+        (None, Some(package)) => Target::Package(package),
+        _ => anyhow::bail!("give exactly one of --model and --package"),
+    };
+    // Before anything is loaded and any thread is started.
+    probe::confine(Confinement { memory_mib: probe.memory_mib, cpu_seconds: probe.cpu_seconds })
+        .context("the limits of the trial could not be set")?;
+    let fatal: FatalCallback = Arc::new(|stuck| {
+        eprintln!("selvedge-host: model `{}` cannot be stopped: {}", stuck.model, stuck.what);
+        fatal::end(fatal::EXIT_CODE);
+    });
+    let result = probe::run(target, options(places, None, fatal));
+    println!("{}", serde_json::to_string(&result).context("the result could not be written")?);
+    Ok(match result {
+        ProbeResult::Model(_) | ProbeResult::Package(_) => ExitCode::SUCCESS,
+        ProbeResult::Refused(_) => ExitCode::FAILURE,
+    })
+}
+
+fn options(places: Places, cache: Option<PathBuf>, fatal: FatalCallback) -> RuntimeOptions {
+    RuntimeOptions {
+        onnxruntime: locate::onnxruntime(places.onnxruntime),
+        modules: locate::modules(places.modules),
+        cache,
+        fatal,
+    }
+}

@@ -1,0 +1,66 @@
+//! Loading: open beside what is served, run the acceptance cases, stage. Nothing is routed here.
+
+use std::sync::Arc;
+
+use selvedge_control::{Load, Loaded, Reason};
+
+use super::Control;
+use super::refused::Refused;
+use crate::cases;
+use crate::clock;
+use crate::serve::served::Served;
+
+/// Most packages on one host, staged and draining ones included.
+const MOST_PACKAGES: usize = 128;
+
+/// Loads a package. What is loaded already with the same settings runs its cases again; with other
+/// settings it is opened anew and staged beside.
+pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> {
+    let _one_at_a_time = control.loading.lock().await;
+    let start = clock::now();
+    let package = load.package.clone();
+    let known = control.serving.table.loaded(&package);
+    let served = match known.filter(|served| served.settings == load.settings) {
+        Some(served) => served,
+        None => open(&control, load).await?,
+    };
+    let load_ms = clock::now().duration_since(start).as_secs_f64() * 1e3;
+    let cases = match cases::run_all(&served.predictor).await {
+        Ok(cases) => cases,
+        Err(error) => {
+            drop(tokio::task::spawn_blocking(move || drop(served)).await);
+            return Err(error.into());
+        }
+    };
+    if control.serving.table.loaded(&package).is_none_or(|known| !Arc::ptr_eq(&known, &served)) {
+        let before = control.serving.table.stage(Arc::clone(&served));
+        drop(tokio::task::spawn_blocking(move || drop(before)).await);
+    }
+    let failed = cases.iter().filter(|case| case.failure.is_some()).count();
+    tracing::info!(
+        package = %package.name, digest = %package.digest, load_ms, cases = cases.len(), failed, "loaded"
+    );
+    Ok(Loaded { package, cases, load_ms })
+}
+
+async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
+    if control.serving.table.len() >= MOST_PACKAGES {
+        return Err(Refused::new(Reason::Limit, format!("{MOST_PACKAGES} packages are loaded: unload one")));
+    }
+    if !load.directory.is_absolute() {
+        return Err(Refused::new(Reason::BadRequest, "`directory` has to be an absolute path"));
+    }
+    let opener = Arc::clone(&control.opener);
+    let opening = tokio::task::spawn_blocking(move || {
+        let opened = opener.open(&load.directory, load.package.digest, &load.settings)?;
+        let name = &opened.manifest().name;
+        if *name != load.package.name {
+            return Err(Refused::new(
+                Reason::BadManifest,
+                format!("the package is `{name}` and was asked for as `{}`", load.package.name),
+            ));
+        }
+        Ok(Served::new(opened, load.settings))
+    });
+    opening.await.map_err(|_| Refused::new(Reason::Internal, "opening the package panicked"))?
+}

@@ -1,0 +1,38 @@
+//! The control socket: the agent loads, routes and unloads packages, and learns what happened.
+//!
+//! Whoever may connect may replace what is served, so only the same user and root may. Messages and
+//! paths are those of `selvedge_control`. Loading is one at a time, and goes on when the one who
+//! asked for it goes away.
+
+pub mod fatal;
+pub mod journal;
+pub mod load;
+pub mod peer;
+pub mod refused;
+pub mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, watch};
+
+use crate::serve::Serving;
+use crate::serve::predictor::Opener;
+use journal::Journal;
+
+/// What every request of the control socket sees.
+pub struct Control {
+    /// What is served.
+    pub serving: Arc<Serving>,
+    /// Opens packages.
+    pub opener: Arc<dyn Opener>,
+    /// What happened.
+    pub journal: Arc<Journal>,
+    /// Address of the inference endpoint.
+    pub http: String,
+    /// Set to true, it ends the process.
+    pub stop: watch::Sender<bool>,
+    /// Held while a package is loaded.
+    pub loading: Mutex<()>,
+}

@@ -1,0 +1,182 @@
+//! The control socket over fake packages: load, route, unload, and what is refused.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use selvedge_control::{HostStatus, Loaded, PackageState, path};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, watch};
+
+use super::journal::Journal;
+use super::{Control, routes};
+use crate::failure::PredictError;
+use crate::serve::Serving;
+use crate::serve::fake::{Behaviour, Fake, FakeOpener, get, manifest, post};
+use crate::serve::predictor::Predictor;
+
+struct Fixture {
+    opener: Arc<FakeOpener>,
+    serving: Arc<Serving>,
+    stop: watch::Receiver<bool>,
+    router: Router,
+}
+
+fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
+    let opener = Arc::new(FakeOpener::default());
+    opener.packages.lock().unwrap().extend(packages.iter().map(|package| Arc::clone(package)));
+    let serving = Serving::new(4);
+    let (stop, stopped) = watch::channel(false);
+    let control = Arc::new(Control {
+        serving: Arc::clone(&serving),
+        opener: Arc::clone(&opener) as _,
+        journal: Arc::new(Journal::default()),
+        http: "127.0.0.1:1".to_owned(),
+        stop,
+        loading: Mutex::new(()),
+    });
+    Fixture { opener, serving, stop: stopped, router: routes::router(control) }
+}
+
+fn package(version: &str, release: u64, behaviour: Behaviour) -> Arc<dyn Predictor> {
+    Fake::new(manifest("m", version, release, "FP32", &[-1]), behaviour)
+}
+
+fn reference(package: &Arc<dyn Predictor>) -> Value {
+    json!({"name": package.manifest().name, "digest": package.digest()})
+}
+
+fn load(package: &Arc<dyn Predictor>) -> Value {
+    json!({"package": reference(package), "directory": "/nowhere"})
+}
+
+fn states(status: Value) -> Vec<(u64, PackageState)> {
+    let status: HostStatus = serde_json::from_value(status).unwrap();
+    status.packages.iter().map(|package| (package.release, package.state)).collect()
+}
+
+#[tokio::test]
+async fn loads_routes_and_unloads() {
+    let (first, second) = (package("1.0.0", 1, Behaviour::Echo), package("2.0.0", 2, Behaviour::Echo));
+    let Fixture { router, serving, .. } = fixture(&[&first, &second]);
+    let (status, body) = post(&router, path::LOAD, load(&first)).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let loaded: Loaded = serde_json::from_value(body).unwrap();
+    assert!(loaded.accepted() && loaded.cases[0].case == "a");
+    assert_eq!(states(get(&router, path::STATUS).await.1), [(1, PackageState::Staged)]);
+    let (_, body) = post(&router, path::ACTIVATE, reference(&first)).await;
+    assert_eq!(states(body), [(1, PackageState::Serving)]);
+    let (_, body) = post(&router, path::ACTIVATE, reference(&first)).await;
+    assert_eq!(states(body), [(1, PackageState::Serving)], "again changes nothing");
+    post(&router, path::LOAD, load(&second)).await;
+    let (_, body) = post(&router, path::ACTIVATE, reference(&second)).await;
+    assert!(states(body).contains(&(2, PackageState::Serving)));
+    while serving.table.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..2 {
+        let (status, body) = post(&router, path::UNLOAD, reference(&second)).await;
+        assert_eq!((status, states(body).len()), (StatusCode::OK, 0));
+    }
+}
+
+#[tokio::test]
+async fn loading_again_runs_the_cases_and_opens_nothing() {
+    let first = package("1.0.0", 1, Behaviour::Echo);
+    let Fixture { router, opener, .. } = fixture(&[&first]);
+    for _ in 0..2 {
+        let (_, body) = post(&router, path::LOAD, load(&first)).await;
+        assert_eq!(body["cases"].as_array().map(Vec::len), Some(1));
+    }
+    assert_eq!(*opener.opened.lock().unwrap(), 1);
+    let mut other = load(&first);
+    other["settings"] = json!({"threshold": "0.5"});
+    post(&router, path::LOAD, other).await;
+    assert_eq!(*opener.opened.lock().unwrap(), 2, "other settings");
+    assert_eq!(states(get(&router, path::STATUS).await.1), [(1, PackageState::Staged)]);
+}
+
+#[tokio::test]
+async fn new_settings_of_what_is_served_are_staged_beside_it() {
+    let first = package("1.0.0", 1, Behaviour::Echo);
+    let Fixture { router, serving, .. } = fixture(&[&first]);
+    post(&router, path::LOAD, load(&first)).await;
+    post(&router, path::ACTIVATE, reference(&first)).await;
+    let mut other = load(&first);
+    other["settings"] = json!({"threshold": "0.5"});
+    post(&router, path::LOAD, other).await;
+    let both = states(get(&router, path::STATUS).await.1);
+    assert_eq!(both, [(1, PackageState::Serving), (1, PackageState::Staged)]);
+    post(&router, path::ACTIVATE, reference(&first)).await;
+    while serving.table.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(serving.table.find("m", None).unwrap().settings["threshold"], "0.5");
+}
+
+#[tokio::test]
+async fn a_case_that_fails_says_which_element() {
+    let case = json!({"name": "golden",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2], "data": [1, 3]}]});
+    let wrong = Fake::with_case(manifest("m", "1.0.0", 1, "FP32", &[-1]), Behaviour::Echo, case);
+    let trap = package("2.0.0", 2, Behaviour::Fail(PredictError::Trap("unreachable".to_owned())));
+    let Fixture { router, .. } = fixture(&[&wrong, &trap]);
+    let (status, body) = post(&router, path::LOAD, load(&wrong)).await;
+    let loaded: Loaded = serde_json::from_value(body).unwrap();
+    assert!(status == StatusCode::OK && !loaded.accepted());
+    let failure = loaded.first_failure().unwrap();
+    assert_eq!(failure.case, "golden");
+    let text = failure.failure.as_deref().unwrap();
+    assert!(text.starts_with("output `y`, element 1 (at [1]): expected 3.0, got 2.0"), "{text}");
+    let (_, body) = post(&router, path::LOAD, load(&trap)).await;
+    assert_eq!(body["cases"][0]["failure"], "the module trapped: unreachable");
+}
+
+#[tokio::test]
+async fn a_case_over_its_time_fails() {
+    let mut slow = manifest("m", "1.0.0", 1, "FP32", &[-1]);
+    slow["module"]["deadline-ms"] = json!(20);
+    let never = Behaviour::Wait(Arc::new(tokio::sync::Semaphore::new(0)));
+    let slow = Fake::new(slow, never);
+    let Fixture { router, .. } = fixture(&[&slow]);
+    let (_, body) = post(&router, path::LOAD, load(&slow)).await;
+    assert_eq!(body["cases"][0]["failure"], "no answer within 20 ms");
+}
+
+#[tokio::test]
+async fn what_is_refused_has_a_reason() {
+    let good = package("1.0.0", 1, Behaviour::Echo);
+    let unreadable =
+        Fake::with_case(manifest("m", "2.0.0", 2, "FP32", &[-1]), Behaviour::Echo, json!({"name": "a"}));
+    let Fixture { router, .. } = fixture(&[&good, &unreadable]);
+    let check = async |path: &str, body: Value, status: u16, reason: &str| {
+        let (actual, body) = post(&router, path, body).await;
+        assert_eq!((actual.as_u16(), &body["reason"]), (status, &json!(reason)), "{body}");
+        assert!(body["error"].is_string());
+    };
+    check(path::LOAD, json!({}), 400, "bad-request").await;
+    check(path::LOAD, json!("["), 400, "bad-request").await;
+    let mut relative = load(&good);
+    relative["directory"] = json!("here");
+    check(path::LOAD, relative, 400, "bad-request").await;
+    let mut unknown = load(&good);
+    unknown["package"]["digest"] = json!(selvedge_package::Digest::of(b"other"));
+    check(path::LOAD, unknown, 422, "corrupt").await;
+    let mut renamed = load(&good);
+    renamed["package"]["name"] = json!("other");
+    check(path::LOAD, renamed, 422, "bad-manifest").await;
+    check(path::LOAD, load(&unreadable), 422, "bad-case").await;
+    check(path::ACTIVATE, reference(&good), 404, "not-loaded").await;
+    check("/v1/other", json!({}), 400, "bad-request").await;
+    check(path::STATUS, json!({}), 400, "bad-request").await;
+    assert_eq!(get(&router, "/v1/events?since=x").await.0, StatusCode::BAD_REQUEST);
+    assert!(states(get(&router, path::STATUS).await.1).is_empty(), "nothing refused stays loaded");
+}
+
+#[tokio::test]
+async fn shutdown_drains_and_stops() {
+    let Fixture { router, serving, stop, .. } = fixture(&[]);
+    assert_eq!(post(&router, path::SHUTDOWN, "").await.0, StatusCode::ACCEPTED);
+    assert!(*stop.borrow() && !serving.ready());
+}

@@ -1,0 +1,92 @@
+//! The JSON form of an answer.
+//!
+//! Data is flat. Numbers are written as the shortest digits that read back the same; NaN and
+//! infinity as the bare words `NaN`, `Infinity` and `-Infinity`, which is what the protocol's other
+//! servers write and its clients read (and no JSON). BYTES are strings, or base64 where that was
+//! asked or an element is not UTF-8; then the output says so in its `parameters`.
+
+use super::answer::{AnsweredOutput, InferAnswer};
+use super::elements::{self, Encoding};
+
+/// Writes an answer.
+pub fn write(answer: &InferAnswer) -> Vec<u8> {
+    let bytes: usize = answer.outputs.iter().map(|output| output.tensor.tensor.byte_length()).sum();
+    let mut text = Vec::with_capacity(512 + bytes.saturating_mul(3));
+    text.extend_from_slice(b"{\"model_name\":");
+    json(&answer.model_name, &mut text);
+    text.extend_from_slice(b",\"model_version\":");
+    json(&answer.model_version, &mut text);
+    if let Some(id) = &answer.id {
+        text.extend_from_slice(b",\"id\":");
+        json(id, &mut text);
+    }
+    if !answer.parameters.is_empty() {
+        text.extend_from_slice(b",\"parameters\":");
+        json(&answer.parameters, &mut text);
+    }
+    text.extend_from_slice(b",\"outputs\":[");
+    for (index, output) in answer.outputs.iter().enumerate() {
+        if index > 0 {
+            text.push(b',');
+        }
+        write_output(output, &mut text);
+    }
+    text.extend_from_slice(b"]}");
+    text
+}
+
+fn write_output(output: &AnsweredOutput, text: &mut Vec<u8>) {
+    let tensor = &output.tensor.tensor;
+    let encoding = elements::encoding_of(tensor, output.encoding);
+    text.extend_from_slice(b"{\"name\":");
+    json(&output.tensor.name, text);
+    text.extend_from_slice(b",\"datatype\":\"");
+    text.extend_from_slice(tensor.datatype().name().as_bytes());
+    text.extend_from_slice(b"\",\"shape\":");
+    json(tensor.shape(), text);
+    if encoding == Encoding::Base64 {
+        text.extend_from_slice(b",\"parameters\":{\"encoding\":\"base64\"}");
+    }
+    text.extend_from_slice(b",\"data\":");
+    elements::write(tensor, encoding, text);
+    text.push(b'}');
+}
+
+fn json<T: serde::Serialize + ?Sized>(value: &T, text: &mut Vec<u8>) {
+    // Neither strings and numbers nor a vector can fail.
+    drop(serde_json::to_writer(text, value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oip::request::Parameter;
+    use crate::tensor::{NamedTensor, Strings, Tensor};
+    use selvedge_package::tensor::Datatype;
+
+    #[test]
+    fn writes_what_the_protocol_says() {
+        let scalar = Tensor::fixed(Datatype::Fp32, [], 0.5_f32.to_le_bytes().to_vec()).unwrap();
+        let bytes = Tensor::bytes([2], Strings::from_iter([&b"a"[..], &[0xff]])).unwrap();
+        let answer = InferAnswer {
+            model_name: "m".to_owned(),
+            model_version: "1.0.0".to_owned(),
+            id: Some("\"7\"".to_owned()),
+            parameters: [("selvedge_package".to_owned(), Parameter::Text("sha256:0".to_owned()))].into(),
+            outputs: vec![
+                AnsweredOutput { tensor: NamedTensor::new("y", scalar), encoding: Encoding::Text },
+                AnsweredOutput { tensor: NamedTensor::new("z", bytes), encoding: Encoding::Text },
+            ],
+        };
+        assert_eq!(
+            String::from_utf8(write(&answer)).unwrap(),
+            concat!(
+                r#"{"model_name":"m","model_version":"1.0.0","id":"\"7\"","#,
+                r#""parameters":{"selvedge_package":"sha256:0"},"outputs":["#,
+                r#"{"name":"y","datatype":"FP32","shape":[],"data":[0.5]},"#,
+                r#"{"name":"z","datatype":"BYTES","shape":[2],"parameters":{"encoding":"base64"},"#,
+                r#""data":["YQ==","/w=="]}]}"#
+            )
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Bodies, read within a size, within a time and within the memory that all requests share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, header};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::failure::Failure;
+
+/// Memory is handed out in pieces of this many bytes.
+const PIECE: usize = 4096;
+
+/// What is read and thrown away of a body that is refused, so that a client that writes first and
+/// reads later gets to see the refusal.
+const SWALLOWED: usize = 4 << 20;
+
+/// Longest time for that.
+const SWALLOWING: Duration = Duration::from_secs(2);
+
+/// Memory that the bodies of all requests may hold together.
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Semaphore>);
+
+/// Memory held by one request.
+#[derive(Debug)]
+pub struct Reserved(OwnedSemaphorePermit);
+
+impl Budget {
+    /// `mib` MiB in all.
+    pub fn new(mib: u32) -> Self {
+        Self(Arc::new(Semaphore::new((mib as usize) << 20 >> PIECE.trailing_zeros())))
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<Reserved, Failure> {
+        let pieces = u32::try_from(bytes.div_ceil(PIECE)).map_err(|_| Failure::Memory)?;
+        let permit = Arc::clone(&self.0).try_acquire_many_owned(pieces);
+        permit.map(Reserved).map_err(|_| Failure::Memory)
+    }
+}
+
+impl Reserved {
+    /// Grows to `bytes` in all.
+    fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
+        let held = self.0.num_permits() * PIECE;
+        if bytes > held {
+            // At least a quarter more at a time, so that small frames do not each ask.
+            let more = budget.reserve((bytes - held).max(held / 4))?;
+            self.0.merge(more.0);
+        }
+        Ok(())
+    }
+}
+
+/// Reads a body of at most `limit` bytes within `time`. What is refused before its end is swallowed
+/// within bounds.
+pub async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+    budget: &Budget,
+    time: Duration,
+) -> Result<(Bytes, Reserved), Failure> {
+    let announced = match headers.get(header::CONTENT_LENGTH) {
+        // hyper has checked that it is a number.
+        Some(length) => length.to_str().ok().and_then(|text| text.parse::<usize>().ok()),
+        None => None,
+    };
+    let mut stream = body.into_data_stream();
+    let result = match tokio::time::timeout(time, collect(&mut stream, announced, limit, budget)).await {
+        Ok(result) => result,
+        Err(_) => return Err(Failure::Slow(time.as_millis())),
+    };
+    if let Err(Failure::TooLarge { .. } | Failure::Memory) = &result {
+        swallow(&mut stream).await;
+    }
+    result
+}
+
+/// Throws a body away, as much of it as is reasonable.
+pub async fn swallow<S, E>(stream: &mut S)
+where
+    S: futures_util::Stream<Item = Result<Bytes, E>> + Unpin,
+{
+    let mut left = SWALLOWED;
+    let all = async {
+        while let Some(Ok(frame)) = stream.next().await {
+            match left.checked_sub(frame.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+    };
+    // Whether it ended or not, the refusal is next.
+    drop(tokio::time::timeout(SWALLOWING, all).await);
+}
+
+async fn collect<S, E>(
+    stream: &mut S,
+    announced: Option<usize>,
+    limit: usize,
+    budget: &Budget,
+) -> Result<(Bytes, Reserved), Failure>
+where
+    S: futures_util::Stream<Item = Result<Bytes, E>> + Unpin,
+    E: std::fmt::Display,
+{
+    if announced.is_some_and(|length| length > limit) {
+        return Err(Failure::TooLarge { limit });
+    }
+    // What a client announces is not reserved before it comes.
+    let mut reserved = budget.reserve(PIECE)?;
+    let mut first = Bytes::new();
+    let mut all: Vec<u8> = Vec::new();
+    let mut length = 0_usize;
+    while let Some(frame) = stream.next().await {
+        let frame = frame.map_err(|error| Failure::Broken(error.to_string()))?;
+        length = length.saturating_add(frame.len());
+        if length > limit {
+            return Err(Failure::TooLarge { limit });
+        }
+        reserved.grow(budget, length)?;
+        if length == frame.len() {
+            // A body of one frame is used as it came.
+            first = frame;
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(length);
+            all.extend_from_slice(&first);
+            first = Bytes::new();
+        }
+        all.extend_from_slice(&frame);
+    }
+    Ok((if all.is_empty() { first } else { all.into() }, reserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    async fn check(frames: &[&'static [u8]], limit: usize, budget: &Budget) -> Result<Bytes, u16> {
+        let frames: Vec<Result<Bytes, std::io::Error>> =
+            frames.iter().map(|frame| Ok(Bytes::from_static(frame))).collect();
+        let body = Body::from_stream(stream::iter(frames));
+        read(&HeaderMap::new(), body, limit, budget, Duration::from_secs(1))
+            .await
+            .map(|(bytes, _)| bytes)
+            .map_err(|failure| failure.status().as_u16())
+    }
+
+    #[tokio::test]
+    async fn is_bounded_by_its_own_limit_and_by_what_all_share() {
+        let budget = Budget::new(1);
+        assert_eq!(check(&[b"ab", b"", b"c"], 3, &budget).await, Ok(Bytes::from_static(b"abc")));
+        assert_eq!(check(&[b"", b"abc"], 3, &budget).await, Ok(Bytes::from_static(b"abc")));
+        assert_eq!(check(&[], 3, &budget).await, Ok(Bytes::new()));
+        assert_eq!(check(&[b"ab", b"cd"], 3, &budget).await, Err(413));
+        let big: &'static [u8] = &[0; 600 << 10];
+        assert!(check(&[big], 1 << 20, &budget).await.is_ok());
+        let held = budget.reserve(600 << 10).unwrap();
+        assert_eq!(check(&[big], 1 << 20, &budget).await, Err(503));
+        drop(held);
+        assert!(check(&[big], 1 << 20, &budget).await.is_ok());
+        assert!(budget.reserve(1 << 20).is_ok(), "everything was given back");
+    }
+
+    #[tokio::test]
+    async fn an_announced_length_is_refused_unread() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, 11.into());
+        let body = Body::from("ab");
+        let result = read(&headers, body, 10, &Budget::new(1), Duration::from_secs(1)).await;
+        assert!(matches!(result, Err(Failure::TooLarge { limit: 10 })));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let body = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        let time = Duration::from_millis(20);
+        let result = read(&HeaderMap::new(), body, 10, &Budget::new(1), time).await;
+        assert!(matches!(result, Err(Failure::Slow(20))));
+    }
+}

@@ -1,0 +1,183 @@
+//! Everything that keeps a request from its answer, and the status code of each. The one table; the
+//! same table for people is in `docs/oip.md`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::gate::Turned;
+use super::table::Missing;
+use crate::failure::PredictError;
+use crate::oip::refusal::Refusal;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The request breaks the protocol or the manifest.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A header that cannot be.
+    #[error("{0}")]
+    Header(String),
+    /// The body ended before its end.
+    #[error("the body could not be read to its end: {0}")]
+    Broken(String),
+    /// Neither a path of the protocol.
+    #[error("there is nothing at this path; the protocol's paths begin with /v2")]
+    Path,
+    /// No such model or version.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A path that takes another method.
+    #[error("this path does not take the method {0}")]
+    Method(String),
+    /// The body came too slowly.
+    #[error("the body did not come within {0} ms")]
+    Slow(u128),
+    /// The body is larger than the package allows.
+    #[error("the body is larger than the {limit} bytes that the package allows")]
+    TooLarge {
+        /// In bytes.
+        limit: usize,
+    },
+    /// A body of another kind.
+    #[error("{0}")]
+    MediaType(String),
+    /// Too many requests wait.
+    #[error("too many requests wait for this model; try again later")]
+    Full,
+    /// The deadline passed before the request could start.
+    #[error("the model was busy until the deadline; try again later")]
+    Busy,
+    /// Requests hold all the memory that they may.
+    #[error("requests hold all the memory that they may; try again later")]
+    Memory,
+    /// The server ends.
+    #[error("the server is ending")]
+    Ending,
+    /// The package did not answer.
+    #[error("{0}")]
+    Predict(#[from] PredictError),
+    /// The package answered without an output of its manifest.
+    #[error("the module gave no output `{0}`")]
+    NoOutput(String),
+    /// A bug of this program.
+    #[error("the server failed while it worked on this request; its log says more")]
+    Panic,
+}
+
+impl From<Turned> for Failure {
+    fn from(turned: Turned) -> Self {
+        match turned {
+            Turned::Full => Self::Full,
+            Turned::Late => Self::Busy,
+        }
+    }
+}
+
+impl Failure {
+    /// The status code.
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Refused(_) | Self::Header(_) | Self::Broken(_) => StatusCode::BAD_REQUEST,
+            Self::Predict(PredictError::InvalidInput(_)) => StatusCode::BAD_REQUEST,
+            Self::Path | Self::Missing(_) => StatusCode::NOT_FOUND,
+            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Full => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Predict(PredictError::Busy(_)) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
+            Self::Predict(
+                PredictError::Model(_)
+                | PredictError::Module(_)
+                | PredictError::Trap(_)
+                | PredictError::Limit(_)
+                | PredictError::Internal(_),
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::NoOutput(_) | Self::Panic => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Whether the package is at fault, rather than the client or the load.
+    pub fn is_the_packages(&self) -> bool {
+        match self {
+            Self::Predict(error) => !matches!(error, PredictError::InvalidInput(_) | PredictError::Busy(_)),
+            Self::NoOutput(_) => true,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Body {
+    error: String,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let mut response = json(status, &Body { error: self.to_string() });
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(text) => json_text(status, text),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be written");
+            json_text(StatusCode::INTERNAL_SERVER_ERROR, br#"{"error":"internal"}"#.to_vec())
+        }
+    }
+}
+
+/// An answer that is JSON already.
+pub fn json_text(status: StatusCode, text: Vec<u8>) -> Response {
+    let mut response = Response::new(text.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_failure_has_its_status() {
+        let check = |failure: Failure, status: u16, packages: bool| {
+            assert_eq!((failure.status().as_u16(), failure.is_the_packages()), (status, packages));
+        };
+        check(Refusal::Missing("inputs").into(), 400, false);
+        check(Refusal::TooLarge { bytes: 2, limit: 1 }.into(), 413, false);
+        check(Failure::Path, 404, false);
+        check(Missing::Model("m".to_owned()).into(), 404, false);
+        check(Failure::Method("PUT".to_owned()), 405, false);
+        check(Failure::Slow(1), 408, false);
+        check(Failure::TooLarge { limit: 1 }, 413, false);
+        check(Failure::MediaType(String::new()), 415, false);
+        check(Turned::Full.into(), 429, false);
+        check(Turned::Late.into(), 503, false);
+        check(Failure::Memory, 503, false);
+        check(PredictError::InvalidInput(String::new()).into(), 400, false);
+        check(PredictError::Busy(Duration::ZERO).into(), 503, false);
+        check(PredictError::Deadline(Duration::ZERO).into(), 504, true);
+        check(PredictError::Trap(String::new()).into(), 500, true);
+        check(Failure::NoOutput(String::new()), 500, true);
+    }
+
+    #[test]
+    fn one_who_should_try_again_is_told_when() {
+        assert_eq!(Failure::Full.into_response().headers()[header::RETRY_AFTER], "1");
+        assert!(!Failure::Path.into_response().headers().contains_key(header::RETRY_AFTER));
+    }
+}

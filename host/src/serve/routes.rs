@@ -1,0 +1,82 @@
+//! The protocol's paths. Every answer is JSON, the 404 of a path that is none of them too.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use axum::routing::{MethodRouter, get, post};
+use serde_json::json;
+
+use super::Serving;
+use super::failure::{self, Failure};
+use super::infer;
+use super::served::Held;
+use crate::oip::metadata::{ModelConfig, ModelMetadata, SERVER};
+
+/// All paths over `serving`.
+pub fn router(serving: Arc<Serving>) -> Router {
+    let mut router = Router::new()
+        .route("/v2", get(server))
+        .route("/v2/", get(server))
+        .route("/v2/health/live", get(live))
+        .route("/v2/health/ready", get(ready));
+    for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
+        let paths: [(&str, MethodRouter<Arc<Serving>>); 5] = [
+            ("", get(metadata)),
+            ("/ready", get(model_ready)),
+            ("/config", get(config)),
+            ("/infer", post(infer::infer)),
+            ("/raw", post(infer::raw)),
+        ];
+        for (path, method) in paths {
+            router = router.route(&format!("{model}{path}"), method);
+        }
+    }
+    router
+        .fallback(async || Failure::Path)
+        .method_not_allowed_fallback(async |method: Method| Failure::Method(method.to_string()))
+        .with_state(serving)
+}
+
+/// The package that the path names, held until the request is done.
+impl FromRequestParts<Arc<Serving>> for Held {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, serving: &Arc<Serving>) -> Result<Self, Failure> {
+        let params = RawPathParams::from_request_parts(parts, serving).await.map_err(|_| Failure::Path)?;
+        let find = |name| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+        let model = find("model").ok_or(Failure::Path)?;
+        Ok(serving.table.find(model, find("version"))?)
+    }
+}
+
+async fn server() -> Response {
+    failure::json(StatusCode::OK, &SERVER)
+}
+
+async fn live() -> Response {
+    failure::json(StatusCode::OK, &json!({ "live": true }))
+}
+
+async fn ready(State(serving): State<Arc<Serving>>) -> Response {
+    let ready = serving.ready();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    failure::json(status, &json!({ "ready": ready }))
+}
+
+async fn metadata(State(serving): State<Arc<Serving>>, model: Held) -> Response {
+    let manifest = model.manifest();
+    let versions = serving.table.versions(manifest.name.as_str());
+    failure::json(StatusCode::OK, &ModelMetadata::new(manifest, versions, &model.provenance))
+}
+
+async fn model_ready(model: Held) -> Response {
+    failure::json(StatusCode::OK, &json!({ "name": model.manifest().name, "ready": true }))
+}
+
+async fn config(model: Held) -> Response {
+    failure::json(StatusCode::OK, &ModelConfig::new(model.manifest()))
+}

@@ -1,0 +1,161 @@
+//! A package as serving holds it: what it may be asked, what it has answered, who uses it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use selvedge_control::{PackageRef, PackageState, PackageStatus};
+use selvedge_package::Manifest;
+use tokio::sync::Notify;
+
+use super::gate::Gate;
+use super::predictor::Predictor;
+use crate::oip::metadata::provenance;
+use crate::oip::request::{Limits, Parameters};
+
+/// Text that one element of a JSON body may take, brackets and white space included.
+const TEXT_PER_ELEMENT: u64 = 64;
+
+/// What a JSON body may hold beside its elements.
+const TEXT_BESIDE: u64 = 64 << 10;
+
+/// A package on the host.
+pub struct Served {
+    /// What answers.
+    pub predictor: Arc<dyn Predictor>,
+    /// The settings that it was opened with.
+    pub settings: BTreeMap<String, String>,
+    /// Bounds its requests.
+    pub gate: Gate,
+    /// Goes into every answer.
+    pub provenance: Parameters,
+    /// Its version as clients write it.
+    pub version: String,
+    /// Longest JSON body in bytes.
+    pub json_limit: usize,
+    /// What its requests may hold.
+    pub limits: Limits,
+    answered: AtomicU64,
+    failed: AtomicU64,
+    in_flight: AtomicUsize,
+    idle: Notify,
+}
+
+impl Served {
+    /// Takes an opened package over.
+    pub fn new(predictor: Arc<dyn Predictor>, settings: BTreeMap<String, String>) -> Arc<Self> {
+        let manifest = predictor.manifest();
+        let models = predictor.models().iter().map(|(name, digest)| (name.as_str(), *digest));
+        Arc::new(Self {
+            gate: Gate::new(manifest.module.concurrency),
+            provenance: provenance(predictor.digest(), manifest.release, models),
+            version: manifest.version.to_string(),
+            json_limit: json_limit(manifest),
+            limits: Limits::for_package(manifest.module.tensor_mib),
+            settings,
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            in_flight: AtomicUsize::new(0),
+            idle: Notify::new(),
+            predictor,
+        })
+    }
+
+    /// Its manifest.
+    pub fn manifest(&self) -> &Manifest {
+        self.predictor.manifest()
+    }
+
+    /// Name and digest.
+    pub fn reference(&self) -> PackageRef {
+        PackageRef { name: self.manifest().name.clone(), digest: self.predictor.digest() }
+    }
+
+    /// Wall time that a request may take.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_millis(self.manifest().module.deadline_ms.into())
+    }
+
+    /// Whether a client that writes `version` means this one: the version, or the release number.
+    pub fn is_version(&self, version: &str) -> bool {
+        self.version == version || self.manifest().release.to_string() == version
+    }
+
+    /// Counts a request that was answered well, or that failed by the package's fault.
+    pub fn count(&self, well: bool) {
+        let counter = if well { &self.answered } else { &self.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How it stands.
+    pub fn status(&self, state: PackageState) -> PackageStatus {
+        PackageStatus {
+            package: self.reference(),
+            version: self.version.clone(),
+            release: self.manifest().release,
+            state,
+            requests: self.answered.load(Ordering::Relaxed),
+            failures: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Holds it for a request.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        Held(Arc::clone(self))
+    }
+
+    /// Whether no request holds it.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
+    }
+
+    /// Waits until no request holds it.
+    pub async fn idle(&self) {
+        loop {
+            let notified = self.idle.notified();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            if self.is_idle() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// A package held by a request: it is not dropped before this is.
+pub struct Held(Arc<Served>);
+
+impl std::ops::Deref for Held {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0.in_flight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// The longest JSON body: what the package's tensors may take, and where every shape is fixed no
+/// more than that many elements can be written in.
+fn json_limit(manifest: &Manifest) -> usize {
+    let most = u64::from(manifest.module.tensor_mib) << 20;
+    let elements = manifest.inputs.iter().try_fold(0_u64, |sum, input| {
+        input.datatype.size()?;
+        let count = input
+            .shape
+            .iter()
+            .try_fold(1_u64, |product, &extent| product.checked_mul(u64::try_from(extent).ok()?));
+        sum.checked_add(count?)
+    });
+    let needed = elements.and_then(|count| count.checked_mul(TEXT_PER_ELEMENT)?.checked_add(TEXT_BESIDE));
+    usize::try_from(needed.map_or(most, |needed| needed.min(most).max(TEXT_BESIDE))).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,98 @@
+//! The running server: both sockets, the signals, and the order in which it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use selvedge_control::path;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, watch};
+
+use super::connection::{self, Limits};
+use super::listen::Listeners;
+use super::predictor::Opener;
+use super::{Serving, routes};
+use crate::control::journal::Journal;
+use crate::control::peer::OwnUser;
+use crate::control::{self, Control, fatal};
+
+/// MiB that the bodies of all requests may hold together.
+const BODY_BUDGET_MIB: u32 = 512;
+
+/// Bounds of the inference endpoint.
+const HTTP: Limits = Limits { connections: 1024, head: Duration::from_secs(60) };
+
+/// Bounds of the control socket.
+const CONTROL: Limits = Limits { connections: 32, head: Duration::from_secs(60) };
+
+/// Time that requests have to end after the first signal: the longest deadline counts, this at most.
+const LONGEST_DRAIN: Duration = Duration::from_secs(30);
+
+/// Exit code after a second signal.
+const INTERRUPTED: i32 = 130;
+
+/// Serves until a signal or the control socket ends it.
+pub async fn run(
+    listeners: Listeners,
+    opener: Arc<dyn Opener>,
+    journal: Arc<Journal>,
+) -> std::io::Result<()> {
+    let http = listeners.http.local_addr()?.to_string();
+    let serving = Serving::new(BODY_BUDGET_MIB);
+    let (stop, stopped) = watch::channel(false);
+    let control = Arc::new(Control {
+        serving: Arc::clone(&serving),
+        opener,
+        journal,
+        http: http.clone(),
+        stop: stop.clone(),
+        loading: Mutex::new(()),
+    });
+    watch_signals(Arc::clone(&serving), stop)?;
+    tracing::info!(%http, status = path::STATUS, "serving");
+    let inference = tokio::spawn(connection::serve(
+        listeners.http,
+        routes::router(Arc::clone(&serving)),
+        HTTP,
+        stopped.clone(),
+    ));
+    let steering = tokio::spawn(connection::serve(
+        OwnUser(listeners.control),
+        control::routes::router(control),
+        CONTROL,
+        stopped.clone(),
+    ));
+    let mut stopped = stopped;
+    // The sender lives in `control`, so that this ends by `true` only.
+    drop(stopped.wait_for(|stop| *stop).await);
+    let longest = serving.table.longest_deadline() + Duration::from_secs(2);
+    let both = async {
+        drop(inference.await);
+        steering.abort();
+    };
+    if tokio::time::timeout(longest.min(LONGEST_DRAIN), both).await.is_err() {
+        tracing::warn!("requests were still on their way when the time to drain was over");
+    }
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// The first SIGTERM or SIGINT drains, the second ends.
+fn watch_signals(serving: Arc<Serving>, stop: watch::Sender<bool>) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        next().await;
+        tracing::info!("ending: answering what is on its way; a second signal ends at once");
+        serving.drain();
+        stop.send_replace(true);
+        next().await;
+        fatal::end(INTERRUPTED);
+    });
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! The protocol's paths in front of fake packages: every status code, every refusal in JSON, and a
+//! swap without a failed request.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::fake::{Behaviour, Fake, ask, get, manifest, post};
+use super::predictor::Predictor;
+use super::served::Served;
+use super::{Serving, routes};
+use crate::failure::PredictError;
+
+fn fp32(version: &str, release: u64) -> Value {
+    manifest("m", version, release, "FP32", &[-1])
+}
+
+/// Stages and routes a package.
+fn put(serving: &Serving, predictor: Arc<dyn Predictor>) -> Vec<Arc<Served>> {
+    let served = Served::new(predictor, Default::default());
+    serving.table.stage(Arc::clone(&served));
+    serving.table.activate(&served.reference()).unwrap()
+}
+
+fn one(predictor: Arc<dyn Predictor>) -> (Arc<Serving>, Router) {
+    let serving = Serving::new(4);
+    put(&serving, predictor);
+    (Arc::clone(&serving), routes::router(serving))
+}
+
+fn input(data: &Value) -> Value {
+    let shape = [data.as_array().map_or(1, Vec::len)];
+    json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": data}]})
+}
+
+#[tokio::test]
+async fn answers_what_clients_look_for_first() {
+    let (_, router) = one(Fake::new(fp32("1.2.3", 4), Behaviour::Echo));
+    for path in ["/v2", "/v2/"] {
+        let (status, body) = get(&router, path).await;
+        assert_eq!((status.as_u16(), &body["name"]), (200, &json!("selvedge-host")));
+        assert!(body["extensions"].is_array() && body["version"].is_string());
+    }
+    assert_eq!(get(&router, "/v2/health/live").await, (StatusCode::OK, json!({"live": true})));
+    assert_eq!(get(&router, "/v2/health/ready").await, (StatusCode::OK, json!({"ready": true})));
+    for path in ["/v2/models/m", "/v2/models/m/versions/1.2.3", "/v2/models/m/versions/4"] {
+        let (status, body) = get(&router, path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(body["versions"], json!(["1.2.3"]));
+        assert_eq!(body["inputs"], json!([{"name": "x", "datatype": "FP32", "shape": [-1]}]));
+        assert!(body["parameters"]["selvedge_package"].as_str().unwrap().starts_with("sha256:"));
+        let ready = get(&router, &format!("{path}/ready")).await;
+        assert_eq!(ready, (StatusCode::OK, json!({"name": "m", "ready": true})));
+        let (status, config) = get(&router, &format!("{path}/config")).await;
+        assert_eq!((status.as_u16(), &config["max_batch_size"]), (200, &json!(0)));
+        assert_eq!(config["input"], json!([{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]));
+    }
+}
+
+#[tokio::test]
+async fn answers_with_who_answered() {
+    let (serving, router) = one(Fake::new(fp32("1.2.3", 4), Behaviour::Echo));
+    let mut request = input(&json!([1.5, -0.0]));
+    request["id"] = json!("seven");
+    let (status, body) = post(&router, "/v2/models/m/versions/4/infer", &request).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!((&body["model_name"], &body["model_version"]), (&json!("m"), &json!("1.2.3")));
+    assert_eq!(body["id"], "seven");
+    assert_eq!(
+        body["outputs"],
+        json!([{"name": "y", "datatype": "FP32", "shape": [2], "data": [1.5, -0.0]}])
+    );
+    assert_eq!(body["parameters"]["selvedge_release"], 4);
+    assert!(body["parameters"]["selvedge_model_net"].as_str().unwrap().starts_with("sha256:"));
+    assert_eq!(serving.table.status()[0].requests, 1);
+}
+
+#[tokio::test]
+async fn every_refusal_is_json_with_its_status() {
+    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let check = async |request: Request<Body>, status: u16, says: &str| {
+        let (actual, text) = ask(&router, request).await;
+        let body: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}"));
+        let error = body["error"].as_str().unwrap_or_default();
+        assert!(actual == status && error.contains(says), "{actual} {error}, not {status} {says}");
+    };
+    let get = |path: &str| Request::get(path).body(Body::empty()).unwrap();
+    let infer = |body: &str| {
+        let request = Request::post("/v2/models/m/infer");
+        request.header("content-type", "application/json").body(Body::from(body.to_owned())).unwrap()
+    };
+    for path in ["/", "/v2/models", "/v2/models/m/", "/v2/models//infer", "/nothing", "/v2/models/m/%ff"] {
+        check(get(path), 404, "nothing at this path").await;
+    }
+    check(get("/v2/models/other"), 404, "no model `other`").await;
+    check(get("/v2/models/%2e%2e"), 404, "no model `..`").await;
+    check(get("/v2/models/m/versions/2.0.0/ready"), 404, "not its version `2.0.0`; there is 1.0.0").await;
+    check(get("/v2/models/m/infer"), 405, "method GET").await;
+    check(Request::delete("/v2/models/m").body(Body::empty()).unwrap(), 405, "method DELETE").await;
+    check(Request::post("/v2").body(Body::empty()).unwrap(), 405, "method POST").await;
+    check(infer(""), 400, "expected an object").await;
+    check(infer(&"[".repeat(60_000)), 400, "expected an object").await;
+    check(infer(&"[".repeat(2 << 20)), 413, "larger than the 1048576 bytes").await;
+    check(infer("{\"inputs\":[]}"), 400, "input `x` is missing; the package takes `x` (FP32 [-1])").await;
+    let wrong = |from: &str, to: &str| infer(&input(&json!([1])).to_string().replace(from, to));
+    check(wrong("\"x\"", "\"z\""), 400, "no input `z`").await;
+    check(wrong("FP32", "INT8"), 400, "`x` is INT8 and has to be FP32").await;
+    check(wrong("\"shape\":[1]", "\"shape\":[1,1]"), 400, "has the shape [1, 1]").await;
+    check(wrong("[1]}", "[1,2]}"), 400, "more than the 1 values").await;
+    check(wrong("[1]}", "[]}"), 400, "0 values where the shape says 1").await;
+    check(wrong("[1]}", "[1e99]}"), 400, "does not fit FP32").await;
+    check(wrong("\"inputs\"", "\"outputs\":[{\"name\":\"q\"}],\"inputs\""), 400, "no output `q`").await;
+    let form =
+        Request::post("/v2/models/m/infer").header("content-type", "application/x-www-form-urlencoded");
+    check(form.body(Body::from("{}")).unwrap(), 415, "send `application/json`").await;
+    let gzip = Request::post("/v2/models/m/infer").header("content-encoding", "gzip");
+    check(gzip.body(Body::from("{}")).unwrap(), 415, "compressed").await;
+    let binary = Request::post("/v2/models/m/infer").header("inference-header-content-length", "2");
+    check(binary.body(Body::from("{}")).unwrap(), 400, "binary tensor data").await;
+    let raw = Request::post("/v2/models/m/raw").body(Body::from("x")).unwrap();
+    check(raw, 400, "raw bodies are for packages with a single BYTES input").await;
+}
+
+#[tokio::test]
+async fn a_request_without_a_content_type_is_json() {
+    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    for kind in [None, Some("application/json; charset=utf-8"), Some("application/vnd.x+json")] {
+        let mut request = Request::post("/v2/models/m/infer");
+        if let Some(kind) = kind {
+            request = request.header("content-type", kind);
+        }
+        let request = request.body(Body::from(input(&json!([1])).to_string())).unwrap();
+        assert_eq!(ask(&router, request).await.0, StatusCode::OK, "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_raw_body_of_any_kind_is_the_input() {
+    let (_, router) = one(Fake::new(manifest("m", "1.0.0", 1, "BYTES", &[1]), Behaviour::Echo));
+    let request = Request::post("/v2/models/m/versions/1.0.0/raw").header("content-type", "image/png");
+    let (status, text) = ask(&router, request.body(Body::from(&b"\x89PNG"[..])).unwrap()).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    let body: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(body["outputs"][0]["data"], json!(["iVBORw=="]));
+    assert_eq!(body["outputs"][0]["parameters"], json!({"encoding": "base64"}));
+    let empty = Request::post("/v2/models/m/raw").body(Body::empty()).unwrap();
+    assert_eq!(ask(&router, empty).await.0, StatusCode::OK);
+    let long = Request::post("/v2/models/m/raw").body(Body::from(vec![0; (1 << 20) + 1])).unwrap();
+    assert_eq!(ask(&router, long).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn a_package_that_fails_is_told_from_one_that_is_asked_wrongly() {
+    let check = async |behaviour, status: u16, failures: u64| {
+        let (serving, router) = one(Fake::new(fp32("1.0.0", 1), behaviour));
+        let (actual, body) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
+        assert_eq!((actual.as_u16(), serving.table.status()[0].failures), (status, failures), "{body}");
+        assert_eq!(serving.table.status()[0].requests, 0);
+    };
+    check(Behaviour::Fail(PredictError::InvalidInput("no".to_owned())), 400, 0).await;
+    check(Behaviour::Fail(PredictError::Trap("unreachable".to_owned())), 500, 1).await;
+    check(Behaviour::Fail(PredictError::Deadline(std::time::Duration::ZERO)), 504, 1).await;
+    check(Behaviour::Fail(PredictError::Busy(std::time::Duration::ZERO)), 503, 0).await;
+    check(Behaviour::Nothing, 500, 1).await;
+}
+
+#[tokio::test]
+async fn a_client_may_shorten_the_deadline() {
+    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::new(Semaphore::new(0)))));
+    let mut request = input(&json!([1]));
+    request["parameters"] = json!({"timeout": 20_000});
+    let (status, body) = post(&router, "/v2/models/m/infer", &request).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{body}");
+}
+
+#[tokio::test]
+async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
+    let permits = Arc::new(Semaphore::new(0));
+    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
+    let ask = |timeout: u64| {
+        let router = router.clone();
+        let mut request = input(&json!([1]));
+        request["parameters"] = json!({"timeout": timeout});
+        tokio::spawn(async move { post(&router, "/v2/models/m/infer", request).await.0.as_u16() })
+    };
+    // One runs, 32 wait, and what comes beside them finds no place.
+    let requests: Vec<_> = (0..40).map(|_| ask(50_000_000)).collect();
+    let mut found = Vec::new();
+    for request in requests {
+        found.push(request);
+    }
+    while found.iter().filter(|request| request.is_finished()).count() < 7 {
+        tokio::task::yield_now().await;
+    }
+    permits.add_permits(1);
+    let mut codes = Vec::new();
+    for request in found {
+        codes.push(request.await.unwrap());
+    }
+    codes.sort_unstable();
+    assert_eq!((&codes[..33], &codes[33..]), (&[200; 33][..], &[429; 7][..]));
+    permits.forget_permits(1);
+    let first = ask(50_000_000);
+    while permits.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::task::yield_now().await;
+    let second = ask(20_000);
+    assert_eq!(second.await.unwrap(), 503);
+    permits.add_permits(1);
+    assert_eq!(first.await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn a_swap_fails_no_request_and_drops_the_old_one_when_it_is_idle() {
+    let permits = Arc::new(Semaphore::new(0));
+    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
+    let old = tokio::spawn({
+        let router = router.clone();
+        async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await }
+    });
+    let first = serving.table.loaded(&serving.table.status()[0].package).unwrap();
+    while first.is_idle() {
+        tokio::task::yield_now().await;
+    }
+    let drained = put(&serving, Fake::new(fp32("2.0.0", 2), Behaviour::Echo));
+    assert_eq!(drained.len(), 1);
+    let draining = tokio::spawn({
+        let table = Arc::clone(&serving.table);
+        async move { table.drain(drained.into_iter().next().unwrap()).await }
+    });
+    let (status, body) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
+    assert_eq!((status, &body["model_version"]), (StatusCode::OK, &json!("2.0.0")));
+    let (_, metadata) = get(&router, "/v2/models/m").await;
+    assert_eq!(metadata["versions"], json!(["2.0.0", "1.0.0"]));
+    permits.add_permits(10);
+    let (status, body) = old.await.unwrap();
+    assert_eq!((status, &body["model_version"]), (StatusCode::OK, &json!("1.0.0")));
+    draining.await.unwrap();
+    assert_eq!(serving.table.len(), 1);
+    assert_eq!(get(&router, "/v2/models/m/versions/1.0.0").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn swaps_under_load_fail_no_request() {
+    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let asking = tokio::spawn({
+        let (router, done) = (router.clone(), Arc::clone(&done));
+        async move {
+            let mut answered = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) || answered == 0 {
+                let (status, body) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
+                assert_eq!(status, StatusCode::OK, "{body}");
+                answered += 1;
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    for release in 2..100 {
+        for old in put(&serving, Fake::new(fp32(&format!("{release}.0.0"), release), Behaviour::Echo)) {
+            serving.table.drain(old).await;
+        }
+    }
+    done.store(true, std::sync::atomic::Ordering::Relaxed);
+    asking.await.unwrap();
+    assert_eq!(serving.table.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
+    let serving = Serving::new(4);
+    let router = routes::router(Arc::clone(&serving));
+    let first = Served::new(Fake::new(fp32("1.0.0", 1), Behaviour::Echo), Default::default());
+    serving.table.stage(Arc::clone(&first));
+    assert_eq!(get(&router, "/v2/models/m").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(get(&router, "/v2/models/m/versions/1").await.0, StatusCode::NOT_FOUND);
+    serving.table.activate(&first.reference()).unwrap();
+    let drained = put(&serving, Fake::new(fp32("2.0.0", 2), Behaviour::Echo));
+    assert!(Arc::ptr_eq(&drained[0], &first));
+    serving.table.activate(&first.reference()).unwrap();
+    // Draining ends at once: it is routed again.
+    serving.table.drain(Arc::clone(&first)).await;
+    let (_, body) = get(&router, "/v2/models/m").await;
+    assert_eq!(body["versions"], json!(["1.0.0", "2.0.0"]));
+}
+
+#[tokio::test]
+async fn a_server_that_ends_says_so() {
+    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    serving.drain();
+    assert_eq!(
+        get(&router, "/v2/health/ready").await,
+        (StatusCode::SERVICE_UNAVAILABLE, json!({"ready": false}))
+    );
+    assert_eq!(get(&router, "/v2/health/live").await.0, StatusCode::OK);
+    let (status, _) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[test]
+fn a_body_is_bounded_by_what_the_shapes_can_use() {
+    let check = |datatype: &str, shape: &[i64], limit: usize| {
+        let fake = Fake::new(manifest("m", "1.0.0", 1, datatype, shape), Behaviour::Echo);
+        assert_eq!(Served::new(fake, Default::default()).json_limit, limit);
+    };
+    check("FP32", &[-1], 1 << 20);
+    check("BYTES", &[1], 1 << 20);
+    check("FP32", &[1, 16], (64 << 10) + 16 * 64);
+    check("FP32", &[], (64 << 10) + 64);
+    check("FP32", &[1 << 40], 1 << 20);
+    check("FP32", &[i64::MAX, i64::MAX], 1 << 20);
+}
