@@ -1,6 +1,7 @@
 //! `cargo xtask`: set-up, guest modules, demo, tests, benches. It fetches nothing that is not pinned
 //! and writes nothing outside of `target/` but the system packages that a missing tool chain needs.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -36,6 +37,12 @@ enum Command {
         /// Leave everything running afterwards and say how to talk to it
         #[arg(long)]
         keep: bool,
+        /// Take the programs as they were built
+        #[arg(long, hide = true)]
+        no_build: bool,
+        /// Where the demo writes
+        #[arg(long, hide = true)]
+        folder: Option<PathBuf>,
     },
     /// Install what the tests need and run all of them
     Test {
@@ -62,7 +69,9 @@ fn main() -> ExitCode {
     let result = match Options::parse().command {
         Command::Setup => setup::all(),
         Command::Modules => guests::build().map(drop),
-        Command::Demo { keep } => demo::run(demo::Afterwards::from_flag(keep)),
+        Command::Demo { keep, no_build, folder } => {
+            demo::run(demo::Afterwards::from_flag(keep), demo::Programs::from_flag(no_build), folder)
+        }
         Command::Test { nextest } => test::run(&nextest),
         Command::Tidy => tidy::run(),
         Command::Bench { name, arguments } => bench::run(&name, &arguments),

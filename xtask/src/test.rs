@@ -17,8 +17,16 @@ pub fn run(arguments: &[String]) -> Result<()> {
     setup::for_tests()?;
     examples::file_type()?;
     let nextest = nextest()?;
-    run::step("building the programs", || {
-        run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))
+    run::step("testing the guest modules' own code", || {
+        let mut cargo = run::cargo();
+        cargo.current_dir(paths::module_sources());
+        cargo.env("CARGO_TARGET_DIR", paths::root().join("target/guests/native"));
+        // The others are made for the sandbox only and have nothing to test outside.
+        run::loudly(cargo.args(["test", "--quiet", "--locked", "--package", "file-type"]))
+    })?;
+    // Programs and tests in one go: apart, they would want two builds of what they share.
+    run::step("building programs and tests", || {
+        run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--tests", "--locked"]))
     })?;
     let mut command = Command::new(&nextest);
     command.current_dir(paths::root()).args(["nextest", "run", "--workspace", "--locked"]);

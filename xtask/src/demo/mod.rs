@@ -36,20 +36,45 @@ impl Afterwards {
     }
 }
 
-/// Runs the demo.
-pub fn run(afterwards: Afterwards) -> Result<()> {
+/// Whether programs are built first.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Programs {
+    /// Built from today's sources.
+    Build,
+    /// Taken from beside this program, as they are: a story of the tests runs the demo on them.
+    AsBuilt,
+}
+
+impl Programs {
+    /// As the command line says it.
+    pub fn from_flag(no_build: bool) -> Self {
+        if no_build { Self::AsBuilt } else { Self::Build }
+    }
+
+    /// Makes sure that they are there, and says in which folder.
+    fn folder(self) -> Result<PathBuf> {
+        if self == Self::AsBuilt {
+            let own = std::env::current_exe().context("finding this program")?;
+            return Ok(own.parent().unwrap_or(Path::new("/")).to_owned());
+        }
+        // The whole workspace, as the tests do: its parts alone would be other builds.
+        step("building the programs", || {
+            run::loudly(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
+        })?;
+        Ok(paths::cargo_target().join("debug"))
+    }
+}
+
+/// Runs the demo; it writes to `folder`, `target/demo` where none is named.
+pub fn run(afterwards: Afterwards, programs: Programs, folder: Option<PathBuf>) -> Result<()> {
     let started = clock::Started::now();
     let example = examples::file_type()?;
-    step("building the programs", || {
-        let mut cargo = run::cargo();
-        cargo.args(["build", "--locked", "--package", "selvedge-cli", "--package", "selvedge-agent"]);
-        run::loudly(cargo.args(["--package", "selvedge-host", "--package", "selvedge-registry", "--bins"]))
-    })?;
-    let folder = paths::root().join("target/demo");
+    let programs = programs.folder()?;
+    let folder = folder.unwrap_or_else(|| paths::root().join("target/demo"));
     stack::clear(&folder)?;
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
 
-    let demo = Demo { selvedge: paths::cargo_target().join("debug/selvedge"), folder, example };
+    let demo = Demo { selvedge: programs.join("selvedge"), folder, example };
     let mut stack = demo.up()?;
     let told = demo.tell(&mut stack);
     if afterwards == Afterwards::Keep && !children::interrupted() {

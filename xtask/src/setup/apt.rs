@@ -26,7 +26,8 @@ pub fn install(packages: &[&str]) -> Result<()> {
         let mut update = as_root("apt-get").with_context(|| advice.clone())?;
         run::quietly(update.args(["update", "-qq"]))?;
         let mut install = as_root("apt-get")?;
-        install.env("DEBIAN_FRONTEND", "noninteractive");
+        // RUNLEVEL: packages of services must not start one.
+        install.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
         install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(&missing);
         run::quietly(&mut install).map(drop).with_context(|| advice.clone())
     })
@@ -54,7 +55,7 @@ fn as_root(program: &str) -> Result<Command> {
     }
     run::quietly(Command::new("sudo").args(["-n", "true"])).context("this needs root")?;
     let mut command = Command::new("sudo");
-    command.args(["-n", "--preserve-env=DEBIAN_FRONTEND", program]);
+    command.args(["-n", "--preserve-env=DEBIAN_FRONTEND,RUNLEVEL", program]);
     Ok(command)
 }
 

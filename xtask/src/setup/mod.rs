@@ -12,6 +12,7 @@ use crate::{examples, paths, run};
 pub mod apt;
 mod magika;
 pub mod onnxruntime;
+mod programs;
 mod python;
 mod stamp;
 mod wheel;
@@ -41,6 +42,7 @@ pub fn for_demo() -> Result<()> {
 pub fn for_tests() -> Result<()> {
     for_demo()?;
     let _lock = lock()?;
+    programs::install()?;
     python::venv()
 }
 
