@@ -9,6 +9,7 @@ use std::str::FromStr;
 pub struct BrokerAddress {
     host: String,
     port: u16,
+    loopback: bool,
 }
 
 /// An address that is refused, and why.
@@ -32,6 +33,11 @@ impl BrokerAddress {
     /// The host as rumqttc wants it: IPv6 in brackets.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Whether the broker is on this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.loopback
     }
 
     /// The port.
@@ -74,7 +80,7 @@ impl FromStr for BrokerAddress {
         if !loopback {
             return Err(AddressError::Plaintext(shown()));
         }
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { host: host.to_owned(), port, loopback })
     }
 }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use rand::Rng as _;
 
-const LONGEST: Duration = Duration::from_secs(300);
 const FLEET_PER_SECOND: u32 = 200;
 /// A connection must have held for so long to count as a success.
 const HELD: Duration = Duration::from_secs(10);
@@ -12,14 +11,15 @@ const HELD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Backoff {
     first: Duration,
+    longest: Duration,
     ceiling: Duration,
 }
 
 impl Backoff {
-    pub fn new(fleet: u32) -> Self {
-        let first =
-            (Duration::from_secs(1) * fleet / FLEET_PER_SECOND).clamp(Duration::from_secs(1), LONGEST);
-        Self { first, ceiling: first }
+    pub fn new(fleet: u32, longest: Duration) -> Self {
+        let second = Duration::from_secs(1);
+        let first = (second * fleet / FLEET_PER_SECOND).max(second).min(longest);
+        Self { first, longest, ceiling: first }
     }
 
     /// A connection ended after so long. One that the broker ends at once, again and again, is no
@@ -33,7 +33,7 @@ impl Backoff {
     /// The next delay: uniform between zero and a bound that doubles each time.
     pub fn next(&mut self, random: &mut impl rand::RngCore) -> Duration {
         let ceiling = self.ceiling;
-        self.ceiling = (ceiling * 2).min(LONGEST);
+        self.ceiling = (ceiling * 2).min(self.longest);
         random.random_range(Duration::ZERO..=ceiling)
     }
 }
@@ -47,8 +47,9 @@ mod tests {
     #[test]
     fn delays_double_up_to_five_minutes_and_start_again_after_success() {
         let mut random = StdRng::seed_from_u64(1);
+        const LONGEST: Duration = Duration::from_secs(300);
         for (fleet, first) in [(0, 1), (1, 1), (10_000, 50), (u32::MAX, 300)] {
-            let mut backoff = Backoff::new(fleet);
+            let mut backoff = Backoff::new(fleet, LONGEST);
             let mut ceiling = Duration::from_secs(first);
             for _ in 0..20 {
                 assert_eq!(backoff.ceiling, ceiling);

@@ -94,7 +94,7 @@ impl Connection {
     }
 
     pub async fn run(mut self) {
-        let mut backoff = Backoff::new(self.options.fleet);
+        let mut backoff = Backoff::new(self.options.fleet, self.options.longest_retry);
         loop {
             self.prepare();
             let started = Instant::now();

@@ -25,6 +25,8 @@ pub struct Options {
     pub maximum_packet: u32,
     /// How many clients may lose their broker at once: spreads their return, 200 a second.
     pub fleet: u32,
+    /// Longest time between attempts to connect.
+    pub longest_retry: Duration,
     /// What may wait to be sent.
     pub outbox: QueueLimit,
     /// What may wait to be taken by [`crate::Inbox::recv`].
@@ -61,9 +63,12 @@ pub struct QueueLimit {
 }
 
 impl Options {
-    /// A client as a device needs it: clean session, 60 s keep-alive, packets up to 128 KiB.
+    /// A client as a device needs it: clean session, 60 s keep-alive, packets up to 128 KiB. A broker
+    /// on this machine is tried again every 5 s at least: no fleet returns to it at once, and people
+    /// watch. Another one is left alone for up to 5 minutes.
     pub fn new(broker: BrokerAddress, client_id: impl Into<String>) -> Self {
         let queue = QueueLimit { messages: 512, bytes: 2 * 1024 * 1024 };
+        let longest_retry = Duration::from_secs(if broker.is_loopback() { 5 } else { 300 });
         Self {
             broker,
             client_id: client_id.into(),
@@ -73,6 +78,7 @@ impl Options {
             will: None,
             maximum_packet: 128 * 1024,
             fleet: 1,
+            longest_retry,
             outbox: queue,
             inbox: queue,
         }
