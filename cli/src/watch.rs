@@ -90,7 +90,9 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
             stage => stage.to_owned(),
         });
     }
-    Progress::Waiting(if target.online {
+    Progress::Waiting(if desired.is_none() {
+        format!("{} is not assigned to {}", wish.package, wish.target)
+    } else if target.online {
         "the device has not begun yet".to_owned()
     } else {
         format!("the device is {}", crate::commands::targets::condition(target))

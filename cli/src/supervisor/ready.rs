@@ -17,7 +17,7 @@ pub async fn address(child: &mut Child, path: &Path, deadline: Deadline) -> Resu
     loop {
         child.check()?;
         if path.exists()
-            && let Ok(address) = read_small(path, 256)?.trim().parse()
+            && let Ok(address) = plain(&read_small(path, 256)?).parse()
         {
             return Ok(address);
         }
@@ -26,6 +26,12 @@ pub async fn address(child: &mut Child, path: &Path, deadline: Deadline) -> Resu
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Address and port of what may be written as a URL.
+fn plain(text: &str) -> &str {
+    let text = text.trim();
+    text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/')
 }
 
 /// Waits until GET `url` is answered with success.
@@ -70,8 +76,10 @@ mod tests {
                 .unwrap()
         };
         let long = Deadline::after(Duration::from_secs(30));
-        let mut child =
-            script(format!("echo > {0}; sleep 0.1; echo 127.0.0.1:7 > {0}; exec sleep 60", file.display()));
+        let mut child = script(format!(
+            "echo > {0}; sleep 0.1; echo http://127.0.0.1:7/ > {0}; exec sleep 60",
+            file.display()
+        ));
         assert_eq!(address(&mut child, &file, long).await.unwrap(), "127.0.0.1:7".parse().unwrap());
         let late = address(&mut child, &dir.path().join("b"), Deadline::after(Duration::ZERO)).await;
         assert!(matches!(late, Err(Failure::TimedOut { .. })));
