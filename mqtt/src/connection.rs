@@ -173,7 +173,9 @@ impl Connection {
                     Some(progress) => self.received(packet, progress),
                     None => Err("the broker spoke before it accepted the connection".to_owned()),
                 },
-                Event::Outgoing(Outgoing::Disconnect) => return End::Closed,
+                // Then the broker closes: hanging up at once, with something still to be read, could
+                // destroy the goodbye on its way.
+                Event::Outgoing(Outgoing::Disconnect) => Ok(()),
                 Event::Outgoing(outgoing) => {
                     self.note_order(&outgoing);
                     Ok(())

@@ -130,6 +130,27 @@ fn lost_blocks_are_asked_for_again_after_a_timeout_that_grows() {
 }
 
 #[test]
+fn a_registry_that_is_back_is_asked_at_once() {
+    let size = 100_000;
+    let mut plan = connected(size);
+    let mut at = ms(0);
+    for _ in 0..6 {
+        asks(&mut plan, at);
+        at = plan.wake_at().expect("a timeout");
+        plan.step(at, Event::Tick);
+    }
+    assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+    at += ms(10);
+    plan.step(at, Event::Heard);
+    assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+    let patience = plan.wake_at().expect("a timeout") - at;
+    assert!(patience < Duration::from_secs(5), "{patience:?}");
+    // A healthy transfer is not disturbed by it.
+    plan.step(at + ms(1), Event::Heard);
+    assert_eq!(plan.ask(at + ms(1)), None);
+}
+
+#[test]
 fn answers_to_two_later_requests_reveal_a_loss_without_waiting() {
     let size = 2_000_000;
     let mut plan = connected(size);

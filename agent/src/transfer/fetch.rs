@@ -127,6 +127,10 @@ impl<C: Chunks> Fetch<C> {
         Ok(())
     }
 
+    pub fn heard(&mut self, now: Duration) {
+        self.plan.step(now, Event::Heard);
+    }
+
     pub fn tick(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
         self.plan.step(now, Event::Tick);
         if self.unsaved_since.is_some_and(|since| now >= since + UNSAVED_FOR) {

@@ -144,6 +144,15 @@ impl<C: Chunks> Transfers<C> {
         })
     }
 
+    /// The registry said something: what it did not answer is asked for again now, not when the
+    /// growing wait is over.
+    pub fn heard(&mut self, now: Duration) -> Vec<Action<C>> {
+        self.each(now, |fetch| {
+            fetch.heard(now);
+            Ok(())
+        })
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Action<C>> {
         self.each(now, |fetch| fetch.tick(now))

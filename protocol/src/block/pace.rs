@@ -107,6 +107,11 @@ impl Pace {
         self.forget();
     }
 
+    /// Whether nothing came for so long that waiting has grown; from now on it has not.
+    pub fn hopeful(&mut self) -> bool {
+        std::mem::take(&mut self.silent) > 0
+    }
+
     /// The link changed: what was measured holds no longer.
     pub fn reconnected(&mut self) {
         self.silent = 0;

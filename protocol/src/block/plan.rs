@@ -40,6 +40,8 @@ pub enum Event {
     Busy(Duration),
     /// The other side does not know the blob.
     Unknown,
+    /// The other side said something else: it is there, so what went unanswered is asked again now.
+    Heard,
     /// Time has passed.
     Tick,
 }
@@ -197,6 +199,11 @@ impl Plan {
                     self.give_up_all();
                     let doubled = 1u64 << self.unknown.min(6);
                     self.pause(at, Duration::from_millis(500 * doubled).min(LONGEST_BACKOFF));
+                }
+            }
+            Event::Heard => {
+                if self.pace.hopeful() {
+                    self.give_up_all();
                 }
             }
             Event::Tick => {}
