@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, Qos, Session};
 use support::device::connected;
-use support::{Broker, PATIENCE, Running};
+use support::{Broker, PATIENCE, Running, wait_for};
 
 const TOPIC: &str = "sv/v1/d/a/dn/want";
 
-async fn client(broker: &Broker, id: &str, session: Session, subscribe: bool) -> (Handle, Inbox) {
+fn start(broker: &Broker, id: &str, session: Session, subscribe: bool) -> (Handle, Inbox) {
     let mut options = Options::new(broker.url().parse().unwrap(), id);
     options.session = session;
     if subscribe {
         options.subscriptions = vec![("sv/v1/d/a/dn/#".to_owned(), Qos::AtLeastOnce)];
     }
-    let (handle, mut inbox) = Client::start(options).unwrap();
+    Client::start(options).unwrap()
+}
+
+async fn client(broker: &Broker, id: &str, session: Session, subscribe: bool) -> (Handle, Inbox) {
+    let (handle, mut inbox) = start(broker, id, session, subscribe);
     connected(&mut inbox).await;
     (handle, inbox)
 }
@@ -67,12 +71,16 @@ async fn outlives(end: fn(Running)) {
     mosquitto_pub(&broker, &["-t", TOPIC, "-m", "queued"]);
     mosquitto_pub(&broker, &["-t", "sv/v1/d/a/dn/kept", "-r", "-m", "retained"]);
 
+    // A queued message is on disk a quarter of a second after it was acknowledged.
+    let queue = folder.path().join("broker/mqtt/queues/device");
+    wait_for("the queued message on disk", async || std::fs::read_dir(&queue).ok()?.next().map(drop)).await;
+
     let broker = broker.again(end).await;
-    let (_device, mut inbox) = client(&broker, "device", kept, true).await;
+    let (_device, mut inbox) = start(&broker, "device", kept, true);
     let mut got = vec![message(&mut inbox).await, message(&mut inbox).await];
     got.sort();
     assert_eq!(got, [b"queued".to_vec(), b"retained".to_vec()]);
-    let (_fresh, mut inbox) = client(&broker, "fresh", Session::Clean, true).await;
+    let (_fresh, mut inbox) = start(&broker, "fresh", Session::Clean, true);
     assert_eq!(message(&mut inbox).await, b"retained");
     broker.running.stop();
 }

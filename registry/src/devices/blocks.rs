@@ -55,7 +55,15 @@ pub struct Blocks {
     limits: Limits,
     free: Semaphore,
     buckets: Mutex<Buckets>,
-    states: Mutex<Vec<(DeviceId, Digest, Arc<Vec<u8>>)>>,
+    states: Mutex<Vec<Offered>>,
+}
+
+/// A desired state that a device was told to pull.
+#[derive(Debug)]
+struct Offered {
+    device: DeviceId,
+    digest: Digest,
+    bytes: Arc<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -86,11 +94,11 @@ impl Blocks {
     /// Keep a desired state that a device was told to pull.
     pub fn offer(&self, device: &DeviceId, digest: Digest, bytes: Arc<Vec<u8>>) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        states.retain(|(other, _, _)| other != device);
+        states.retain(|offered| offered.device != *device);
         if states.len() >= self.limits.states {
             states.remove(0);
         }
-        states.push((device.clone(), digest, bytes));
+        states.push(Offered { device: device.clone(), digest, bytes });
     }
 
     /// Answer one request, now or never: nothing waits here but the disk.
@@ -153,8 +161,8 @@ impl Blocks {
         }
         let kept = {
             let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-            let mine = states.iter().find(|(owner, known, _)| owner == device && known == digest);
-            mine.map(|(_, _, bytes)| Arc::clone(bytes))
+            let mine = states.iter().find(|offered| offered.device == *device && offered.digest == *digest);
+            mine.map(|offered| Arc::clone(&offered.bytes))
         };
         let bytes = match kept {
             Some(bytes) => bytes,
@@ -223,7 +231,7 @@ fn read_frames(source: &Source, transfer: u32, spans: &[block::Span]) -> Result<
 
 fn publish(handle: &Handle, device: &DeviceId, frame: Vec<u8>) -> bool {
     let topic = Topic::new(device.clone(), Kind::Block);
-    match handle.publish(&topic.to_string(), Kind::Block.qos(), frame) {
+    match handle.publish(topic.to_string(), Kind::Block.qos(), frame) {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(%device, "a block was not sent: {error}");

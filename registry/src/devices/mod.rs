@@ -38,6 +38,9 @@ const REFRESH: Duration = Duration::from_secs(900);
 const STATES: Rate = Rate { per_second: 1, burst: 10 };
 /// A device that still has an older desired state is told again after this long.
 const AGAIN: Duration = Duration::from_secs(60);
+/// Packets are taken to carry this much until the broker has said what it takes: messages of a kept
+/// session come before that.
+const PACKET: u32 = 64 << 10;
 /// Longest nonce, agent version, and list of capabilities of a birth.
 const NONCE: usize = 64;
 const AGENT: usize = 64;
@@ -67,7 +70,7 @@ impl Devices {
     pub fn new(app: Arc<App>, handle: Handle, limits: Limits) -> Self {
         let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::instant()));
         let epoch = u64::try_from(clock::now().as_second()).unwrap_or(0);
-        Self { app, blocks, handle, maximum_packet: 0, epoch, sequence: 0, told: BTreeMap::new() }
+        Self { app, blocks, handle, maximum_packet: PACKET, epoch, sequence: 0, told: BTreeMap::new() }
     }
 
     /// Handle messages and changes until `stop` says so.

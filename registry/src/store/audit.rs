@@ -137,3 +137,48 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    async fn three_entries() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        for number in 0..3 {
+            let mut change = store.change().await.unwrap();
+            let detail = json!({"number": number});
+            change.audit(1000 + number, "token", "test", "thing", detail).await.unwrap();
+            change.commit().await.unwrap();
+        }
+        (folder, store)
+    }
+
+    #[tokio::test]
+    async fn a_change_without_commit_leaves_no_entry() {
+        let (_folder, store) = three_entries().await;
+        let mut change = store.change().await.unwrap();
+        change.audit(1, "token", "test", "thing", json!({})).await.unwrap();
+        drop(change);
+        assert_eq!(store.verify_audit().await.unwrap(), 3);
+        let newest = store.audit_entries(2).await.unwrap();
+        assert_eq!(newest.iter().map(|entry| entry.number).collect::<Vec<_>>(), [3, 2]);
+    }
+
+    #[tokio::test]
+    async fn tampering_shows() {
+        for tamper in [
+            "UPDATE audit SET actor = 'nobody' WHERE number = 2",
+            "UPDATE audit SET detail = '{}', hash = previous WHERE number = 2",
+            "DELETE FROM audit WHERE number = 2",
+            "UPDATE audit SET action = 'te', subject = 'stthing' WHERE number = 2",
+            "UPDATE audit SET at_ms = at_ms + 1 WHERE number = 3",
+        ] {
+            let (_folder, store) = three_entries().await;
+            sqlx::query(tamper).execute(&store.pool).await.unwrap();
+            let verified = store.verify_audit().await;
+            assert!(matches!(verified, Err(Error::AuditBroken { .. })), "{tamper}");
+        }
+    }
+}

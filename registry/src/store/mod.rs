@@ -12,10 +12,12 @@ pub mod reports;
 pub mod targets;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{Sqlite, SqlitePool, Transaction};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::Error;
 use crate::refusal::Refusal;
@@ -26,11 +28,15 @@ static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("./migrations");
 #[derive(Debug, Clone)]
 pub struct Store {
     pool: SqlitePool,
+    /// Held by whoever writes. Waiting here costs no connection, so that a writer that also reads
+    /// always finds one.
+    writer: Arc<Mutex<()>>,
 }
 
 /// A transaction that writes; dropped without [`Change::commit`] it leaves nothing.
 pub struct Change {
     transaction: Transaction<'static, Sqlite>,
+    _writer: OwnedMutexGuard<()>,
 }
 
 impl Store {
@@ -50,15 +56,16 @@ impl Store {
             .await
             .map_err(Error::database("be opened"))?;
         MIGRATIONS.run(&pool).await.map_err(|source| Error::Migrate { path: path.to_owned(), source })?;
-        Ok(Self { pool })
+        Ok(Self { pool, writer: Arc::default() })
     }
 
     /// Begin to write. SQLite has one writer: the lock is taken now, not at the first statement,
     /// so that what is read in the transaction still holds when it writes.
     pub async fn change(&self) -> Result<Change, Error> {
+        let writer = Arc::clone(&self.writer).lock_owned().await;
         let transaction =
             self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin a change"))?;
-        Ok(Change { transaction })
+        Ok(Change { transaction, _writer: writer })
     }
 
     /// Whether there is such a workspace.

@@ -82,6 +82,7 @@ impl Store {
     /// Keep presence; an older epoch than the stored one changes nothing. The target must exist.
     pub async fn keep_presence(&self, device: &DeviceId, presence: &Presence) -> Result<(), Error> {
         let birth = &presence.birth;
+        let mut change = self.change().await?;
         sqlx::query(
             "INSERT INTO presence (device, epoch, agent, capabilities, largest_block, generation, \
              desired, image_root, director_root, nonce, last_heard_ms, gone) \
@@ -105,9 +106,9 @@ impl Store {
         .bind(hex::encode(&birth.nonce))
         .bind(presence.last_heard_ms)
         .bind(i64::from(presence.gone))
-        .execute(&self.pool)
+        .execute(&mut *change.transaction)
         .await
         .map_err(Error::database("keep presence"))?;
-        Ok(())
+        change.commit().await
     }
 }

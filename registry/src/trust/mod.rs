@@ -220,3 +220,6 @@ fn unsigned(what: impl Into<String>) -> impl FnOnce(selvedge_signing::SigningErr
     let what = what.into();
     move |error| Error::Sign { what, why: chain(&error) }
 }
+
+#[cfg(test)]
+mod tests;
