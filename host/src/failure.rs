@@ -9,7 +9,9 @@ use selvedge_control::Reason;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// No library of ONNX Runtime, or one that is too old.
-    #[error("could not load ONNX Runtime from `{path}`; give its place with --onnxruntime or SELVEDGE_ONNXRUNTIME")]
+    #[error(
+        "could not load ONNX Runtime from `{path}`; give its place with --onnxruntime or SELVEDGE_ONNXRUNTIME"
+    )]
     OnnxRuntime {
         /// Where it was looked for.
         path: PathBuf,

@@ -83,12 +83,7 @@ impl Limiter {
 }
 
 impl ResourceLimiter for Limiter {
-    fn memory_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.memory.saturating_add(desired.saturating_sub(current));
         if total > self.limits.memory {
             self.refused = Some(format!(
@@ -102,12 +97,7 @@ impl ResourceLimiter for Limiter {
         Ok(true)
     }
 
-    fn table_growing(
-        &mut self,
-        current: usize,
-        desired: usize,
-        _: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.tables.saturating_add(desired.saturating_sub(current));
         if total > self.limits.table_elements {
             self.refused = Some(format!(

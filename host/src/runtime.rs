@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use ort::environment::Environment;
 use selvedge_control::PackageRef;
+use selvedge_package::rules::Use;
 use selvedge_package::{Digest, PackageName};
 use wasmtime::component::Linker;
 
@@ -107,11 +108,7 @@ impl Runtime {
     }
 
     pub(crate) fn models(&self) -> models::Opener<'_> {
-        models::Opener {
-            environment: &self.0.environment,
-            ticker: &self.0.ticker,
-            fatal: &self.0.fatal,
-        }
+        models::Opener { environment: &self.0.environment, ticker: &self.0.ticker, fatal: &self.0.fatal }
     }
 
     pub(crate) fn ticker(&self) -> &Arc<Ticker> {
@@ -138,7 +135,9 @@ impl Runtime {
     ) -> Result<Arc<Loaded>, OpenError> {
         let manifest = directory.bundle().manifest();
         let settings = merge(&manifest.settings, settings)?;
-        for file in directory.bundle().files() {
+        // Models and the component are verified where they are read, which is before any is used.
+        let read_later = |used| matches!(used, Use::Model | Use::Component);
+        for file in directory.bundle().files().filter(|file| !read_later(file.used)) {
             directory.verify(file.path)?;
         }
         let prepared = match &manifest.module.component {

@@ -109,10 +109,8 @@ impl Tensor {
         let Some(size) = datatype.size() else {
             return Err(TensorError::Kind { datatype, wanted: "elements of fixed size" });
         };
-        let expected = shape
-            .elements()?
-            .checked_mul(size)
-            .ok_or_else(|| TensorError::Overflow(shape.to_vec()))?;
+        let expected =
+            shape.elements()?.checked_mul(size).ok_or_else(|| TensorError::Overflow(shape.to_vec()))?;
         if expected != data.len() {
             return Err(TensorError::Length {
                 shape: shape.to_vec(),
@@ -485,9 +483,8 @@ mod tests {
 
     #[test]
     fn data_must_have_the_length_of_the_shape() {
-        let check = |shape: &[u64], bytes: usize| {
-            Tensor::fixed(Datatype::Fp32, shape, vec![0; bytes]).is_ok()
-        };
+        let check =
+            |shape: &[u64], bytes: usize| Tensor::fixed(Datatype::Fp32, shape, vec![0; bytes]).is_ok();
         assert!(check(&[], 4));
         assert!(check(&[2, 3], 24));
         assert!(check(&[1, 2, 3, 1, 1, 1], 24));

@@ -259,9 +259,10 @@ pub fn count_to() -> Vec<u8> {
     model(graph([turns], initializers, [scalar("trips")], [scalar("count")]))
 }
 
-/// `y = x · x`, float32 [`N`, `N`]: one operator that cannot be interrupted, as slow as `N` is large.
+/// `y = x · x`, int64 [`N`, `N`]: one operator that cannot be interrupted, and that no processor is
+/// fast at.
 pub fn square() -> Vec<u8> {
     let shape = [Extent::Named("N"), Extent::Named("N")];
-    let (x, y) = (value("x", Element::Float, &shape), value("y", Element::Float, &shape));
+    let (x, y) = (value("x", Element::Int64, &shape), value("y", Element::Int64, &shape));
     model(graph([node("MatMul", &["x", "x"], &["y"])], [], [x], [y]))
 }

@@ -46,7 +46,9 @@ pub enum ComponentError {
     #[error("it is not WebAssembly: it begins with {0:02x?}")]
     NotWasm(Vec<u8>),
     /// A core module.
-    #[error("it is a core module, not a component; build it for wasm32-wasip2, or wrap it with `wasm-tools component new`")]
+    #[error(
+        "it is a core module, not a component; build it for wasm32-wasip2, or wrap it with `wasm-tools component new`"
+    )]
     CoreModule,
     /// wasmtime refused it.
     #[error("wasmtime refuses it: {0:#}")]

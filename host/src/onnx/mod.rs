@@ -33,7 +33,9 @@ pub enum OnnxError {
     #[error("its graphs are nested more than {DEPTH} deep")]
     Depth,
     /// Too many, or too long.
-    #[error("it names more than {LOCATIONS} files of external data, or one of more than {LOCATION_BYTES} bytes")]
+    #[error(
+        "it names more than {LOCATIONS} files of external data, or one of more than {LOCATION_BYTES} bytes"
+    )]
     Locations,
     /// A name that is not text.
     #[error("it names external data that is not UTF-8")]

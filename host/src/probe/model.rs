@@ -46,9 +46,7 @@ pub fn probe(runtime: &Runtime, file: &Path) -> Result<ProbedModel, ControlError
     let outputs: Vec<NamedTensor> = model
         .run_here(&pairs, clock::now() + DEADLINE)
         .map_err(|error| {
-            bad(format!(
-                "it does not run with seeded inputs ({error}); write an acceptance case by hand"
-            ))
+            bad(format!("it does not run with seeded inputs ({error}); write an acceptance case by hand"))
         })?
         .into_iter()
         .map(|(name, tensor)| NamedTensor::new(name, tensor))

@@ -85,6 +85,11 @@ impl Loaded {
         self.made.load(Ordering::Relaxed)
     }
 
+    /// How many instances wait for a request.
+    pub fn idle_instances(&self) -> usize {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// A file of the package, read and checked anew on every call. At most 64 MiB.
     pub fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError> {
         self.directory.bytes(path, CASE_FILE_BYTES)
@@ -129,7 +134,11 @@ impl Loaded {
         declared(answer.map_err(|error| in_all(error, allowed))?, &self.manifest().outputs)
     }
 
-    async fn permit(&self, deadline: Instant, allowed: Duration) -> Result<SemaphorePermit<'_>, PredictError> {
+    async fn permit(
+        &self,
+        deadline: Instant,
+        allowed: Duration,
+    ) -> Result<SemaphorePermit<'_>, PredictError> {
         if let Ok(permit) = self.permits.try_acquire() {
             return Ok(permit);
         }
@@ -238,7 +247,7 @@ mod tests {
         let expected = Ok(vec!["b".to_owned(), "a".to_owned()]);
         assert_eq!(check(&[b.clone(), a.clone()], &specs), expected);
         assert_eq!(check(&[a.clone(), tensor("c", Datatype::Bool, &[]), b.clone()], &specs), expected);
-        assert!(check(&[a.clone()], &specs).unwrap_err().contains("`b`"));
+        assert!(check(std::slice::from_ref(&a), &specs).unwrap_err().contains("`b`"));
         assert!(check(&[b.clone(), tensor("a", Datatype::Fp64, &[2])], &specs).unwrap_err().contains("FP64"));
         assert!(check(&[b.clone(), tensor("a", Datatype::Fp32, &[3])], &specs).unwrap_err().contains("[3]"));
         assert!(check(&[b, tensor("a", Datatype::Fp32, &[2, 1])], &specs).is_err());

@@ -65,9 +65,7 @@ macro_rules! datatypes {
         }
     };
 }
-datatypes!(
-    Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, Fp16, Bf16, Fp32, Fp64, Bytes
-);
+datatypes!(Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, Fp16, Bf16, Fp32, Fp64, Bytes);
 
 impl errors::Host for State {}
 

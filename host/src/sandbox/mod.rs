@@ -122,11 +122,8 @@ impl Instance {
         self.store.set_epoch_deadline(1);
         let mut handles = Vec::with_capacity(inputs.len());
         for NamedTensor { name, tensor } in inputs {
-            let tensor = self
-                .store
-                .data_mut()
-                .admit(tensor)
-                .map_err(|error| PredictError::Limit(error.message))?;
+            let tensor =
+                self.store.data_mut().admit(tensor).map_err(|error| PredictError::Limit(error.message))?;
             handles.push(Tensors { name, tensor });
         }
         let called = within(deadline, self.predict.call_async(&mut self.store, (handles,))).await;
@@ -183,7 +180,9 @@ fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
         return PredictError::Limit(refused);
     }
     match error.downcast_ref::<wasmtime::Trap>() {
-        Some(wasmtime::Trap::StackOverflow) => PredictError::Limit("the module's stack overflowed".to_owned()),
+        Some(wasmtime::Trap::StackOverflow) => {
+            PredictError::Limit("the module's stack overflowed".to_owned())
+        }
         Some(trap) => PredictError::Trap(trap.to_string()),
         None => {
             let why = format!("{:#}", anyhow::Error::from(error));

@@ -55,6 +55,7 @@ impl State {
     pub fn begin(&mut self, deadline: Instant) {
         self.began = clock::now();
         self.deadline = deadline;
+        self.limiter.take_refused();
     }
 
     /// A request ends.

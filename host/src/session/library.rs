@@ -18,14 +18,13 @@ pub fn load(path: &Path) -> Result<(Environment, String), RuntimeError> {
     if let Some(loaded) = &*loaded {
         return Ok(loaded.clone());
     }
-    let failed =
-        |source: Box<dyn std::error::Error + Send + Sync>| RuntimeError::OnnxRuntime { path: path.to_owned(), source };
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| RuntimeError::OnnxRuntime {
+        path: path.to_owned(),
+        source,
+    };
     let builder = ort::init_from(path).map_err(|error| failed(error.into()))?;
-    let environment = builder
-        .with_name("selvedge")
-        .with_telemetry(false)
-        .build()
-        .map_err(|error| failed(error.into()))?;
+    let environment =
+        builder.with_name("selvedge").with_telemetry(false).build().map_err(|error| failed(error.into()))?;
     let version = version(path).map_err(|error| failed(error.into()))?;
     *loaded = Some((environment.clone(), version.clone()));
     Ok((environment, version))
@@ -37,7 +36,8 @@ fn version(path: &Path) -> Result<String, libloading::Error> {
     // ort never unloads it.
     let library = unsafe { libloading::Library::new(path) }?;
     // SAFETY: every ONNX Runtime exports this function with this type; ort called it before.
-    let base = unsafe { library.get::<unsafe extern "C" fn() -> *const ort::sys::OrtApiBase>(b"OrtGetApiBase\0") }?;
+    let base =
+        unsafe { library.get::<unsafe extern "C" fn() -> *const ort::sys::OrtApiBase>(b"OrtGetApiBase\0") }?;
     // SAFETY: the function takes nothing and gives a pointer to a static table, or null.
     let Some(base) = (unsafe { base().as_ref() }) else {
         return Ok("unknown".to_owned());

@@ -5,6 +5,9 @@
 //! longer ones, and the first, move to a thread that may block. Every run is watched: at its deadline
 //! it is told to stop, and when that fails within its grace the host's fatal callback is called.
 
+/// For the bench that compares with it; nothing else outside of this crate may use it.
+pub use ort;
+
 pub mod library;
 pub mod values;
 
@@ -203,6 +206,12 @@ impl Model {
                     tensor.datatype()
                 )));
             }
+        }
+        // ONNX Runtime itself would run without an input and fail somewhere inside.
+        if let Some(missing) =
+            self.inputs.iter().find(|spec| !inputs.iter().any(|(name, _)| *name == spec.name))
+        {
+            return Err(RunError::InvalidInput(format!("the model's input `{}` is missing", missing.name)));
         }
         match outputs.iter().find(|name| !self.outputs.iter().any(|spec| spec.name == **name)) {
             Some(name) => Err(RunError::InvalidInput(unknown("output", name, &self.outputs))),
