@@ -72,8 +72,15 @@ async fn outlives(end: fn(Running)) {
     mosquitto_pub(&broker, &["-t", "sv/v1/d/a/dn/kept", "-r", "-m", "retained"]);
 
     // A queued message is on disk a quarter of a second after it was acknowledged.
-    let queue = folder.path().join("broker/mqtt/queues/device");
-    wait_for("the queued message on disk", async || std::fs::read_dir(&queue).ok()?.next().map(drop)).await;
+    for folder in ["queues/device", "retained"].map(|name| folder.path().join("broker/mqtt").join(name)) {
+        wait_for("the message on disk", async || {
+            let written = |entry: std::io::Result<std::fs::DirEntry>| {
+                entry.ok().is_some_and(|entry| entry.path().extension().is_some_and(|end| end == "json"))
+            };
+            std::fs::read_dir(&folder).ok()?.any(written).then_some(())
+        })
+        .await;
+    }
 
     let broker = broker.again(end).await;
     let (_device, mut inbox) = start(&broker, "device", kept, true);
