@@ -441,3 +441,19 @@ fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_contained_and_its_words_are_kept() {
+        assert_eq!(contained(async { 7 }).await, Ok(7));
+        let panicking = contained(async {
+            tokio::task::yield_now().await;
+            panic!("broken {}", "parser")
+        });
+        let panicked: Result<(), String> = panicking.await;
+        assert_eq!(panicked, Err("broken parser".to_owned()));
+    }
+}
