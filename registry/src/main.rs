@@ -45,6 +45,12 @@ struct Serve {
     /// Folder with the roots of trust (`<keys>/roots` of `selvedge keys init`).
     #[arg(long, value_name = "DIR")]
     roots: PathBuf,
+    /// Bytes of blocks a second that one device gets.
+    #[arg(long, value_name = "BYTES", default_value_t = devices::Limits::default().device.per_second)]
+    device_rate: u64,
+    /// Bytes of blocks a second that all devices together get.
+    #[arg(long, value_name = "BYTES", default_value_t = devices::Limits::default().all.per_second)]
+    total_rate: u64,
     /// File that gets the REST address once it listens.
     #[arg(long, value_name = "FILE")]
     address_file: Option<PathBuf>,
@@ -105,16 +111,15 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 
 impl Serve {
     fn options(self) -> serve::Options {
-        let Self { data, listen, broker, client_id, online_keys, roots, address_file } = self;
         serve::Options {
-            data,
-            listen,
-            broker,
-            client_id,
-            online_keys,
-            roots,
-            address_file,
-            blocks: devices::Limits::default(),
+            data: self.data,
+            listen: self.listen,
+            broker: self.broker,
+            client_id: self.client_id,
+            online_keys: self.online_keys,
+            roots: self.roots,
+            address_file: self.address_file,
+            blocks: devices::Limits::of_rates(self.device_rate, self.total_rate),
         }
     }
 }

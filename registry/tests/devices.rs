@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use reqwest::Method;
 use selvedge_package::Digest;
-use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::block::Frame;
+use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
 use selvedge_protocol::message::{
     DeviceEvent, DeviceState, Enrolled, Heartbeat, PackageReport, Refusal, ReleaseRef, ReportBody, Want, Will,
 };
@@ -223,9 +224,7 @@ async fn reports_that_a_device_did_not_sign_are_dropped() {
     let last = changed.0.len() - 1;
     changed.0[last] ^= 1;
     let beyond = edge.report(u64::MAX, 1, facts("beyond"));
-    let many = ReportBody::Facts((0..1000).map(|number| (number.to_string(), String::new())).collect());
-    let many = edge.report(1, 2, many);
-    for bad in [forged, changed, beyond, many] {
+    for bad in [forged, changed, beyond] {
         // Nothing behind the bad one is looked at.
         let behind = edge.report(1, 3, facts("behind"));
         edge.send_rows(vec![good.clone(), bad.clone(), behind]);
@@ -233,7 +232,18 @@ async fn reports_that_a_device_did_not_sign_are_dropped() {
         edge.send_rows(vec![bad]);
         assert!(edge.nothing_on(Kind::Ack).await);
     }
-    assert_eq!(registry.target("edge-1").await["facts"], json!({"cores": "4"}));
+    // What it did sign but nobody can keep is told as such, and holds up nothing.
+    let many = ReportBody::Facts((0..1000).map(|number| (number.to_string(), String::new())).collect());
+    let later =
+        edge.sign_report(&to_cbor(&json!({"epoch": 1, "sequence": 3, "body": {"later": 1}})).unwrap());
+    let rows = vec![edge.report(1, 2, many), later, edge.report(1, 4, facts("6"))];
+    edge.send_rows(rows);
+    assert_eq!(edge.ack(&director).await, (1, 4));
+    let shown = registry.target("edge-1").await;
+    assert_eq!(shown["facts"], json!({"cores": "6"}));
+    let events = shown["events"].as_array().unwrap();
+    assert_eq!(events.len(), 2);
+    assert!(events.iter().all(|event| event["kind"] == "unreadable-report"), "{events:?}");
     // One device's report does not pass for another's.
     let mut rival = enrolled(&registry, "edge-2").await;
     rival.send_rows(vec![good]);
@@ -268,6 +278,27 @@ async fn a_device_is_online_while_it_is_heard() {
 }
 
 #[tokio::test]
+async fn a_forged_birth_does_not_silence_a_device() {
+    let registry = Registry::start().await;
+    let mut edge = enrolled(&registry, "edge-1").await;
+    let director = ack_key(&registry);
+    registry.release(&package("file-type", "1.0.0", 1, 10)).await;
+    edge.epoch = i64::MAX as u64;
+    edge.birth(b"forged", BLOCK);
+    edge.accepts().await;
+    edge.epoch = 3;
+    edge.birth(b"own", BLOCK);
+    assert_eq!(edge.accepts().await.desired.nonce, b"own");
+    // Once a signed report has proven an epoch, what is older is a late copy.
+    let facts = edge.report(3, 1, ReportBody::Facts(BTreeMap::new()));
+    edge.send_rows(vec![facts]);
+    assert_eq!(edge.ack(&director).await, (3, 1));
+    edge.epoch = 2;
+    edge.birth(b"late", BLOCK);
+    assert!(edge.nothing_on(Kind::Want).await);
+}
+
+#[tokio::test]
 async fn garbage_from_a_device_hurts_nobody() {
     let registry = Registry::start().await;
     let mut edge = enrolled(&registry, "edge-1").await;
@@ -299,4 +330,29 @@ async fn garbage_from_a_device_hurts_nobody() {
     assert!(edge.nothing_on(Kind::Want).await);
     assert_eq!(edge.enrol().await, Enrolled::Accepted);
     assert_eq!(registry.target("edge-1").await["health"], "never-heard");
+}
+
+#[tokio::test]
+async fn who_asks_for_too_much_is_told_to_wait_and_gets_it_later() {
+    let mut registry = Registry::start().await;
+    registry.arguments = vec!["--device-rate".to_owned(), "2000000".to_owned()];
+    registry.stop();
+    registry.run().await;
+    let mut edge = enrolled(&registry, "edge-1").await;
+    let package = package("file-type", "1.0.0", 1, 3_000_000);
+    registry.release(&package).await;
+    registry.deploy("file-type", "edge-1").await;
+    let (model, bytes) = package.model();
+    for first in [0, 16, 32] {
+        edge.ask(model, BLOCK, 1, first, 14);
+    }
+    let waits = async {
+        loop {
+            if let Frame::Refusal { refusal, .. } = Frame::decode(&edge.receive(Kind::Block).await).unwrap() {
+                return refusal;
+            }
+        }
+    };
+    assert!(matches!(waits.await, Refusal::Busy { retry_after_ms: 1..60_000 }));
+    assert_eq!(edge.pull(model, bytes.len() as u64, BLOCK).await.unwrap(), bytes);
 }

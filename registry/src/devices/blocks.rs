@@ -24,6 +24,9 @@ use crate::error::Error;
 /// What looking for a desired state costs, in bytes of the device's rate.
 const REBUILD: u64 = 256 << 10;
 
+/// The largest window with its headers: what one request may bring.
+const WINDOW: u64 = (1 << 20) + (64 << 10);
+
 /// What answering may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -39,12 +42,17 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            device: Rate { per_second: 64 << 20, burst: 8 << 20 },
-            all: Rate { per_second: 512 << 20, burst: 64 << 20 },
-            requests: 64,
-            states: 16,
-        }
+        Self::of_rates(64 << 20, 512 << 20)
+    }
+}
+
+impl Limits {
+    /// Limits with these bytes a second for one device and for all. An eighth of a second's worth
+    /// may come at once, and a whole window in any case.
+    pub fn of_rates(device: u64, all: u64) -> Self {
+        let rate =
+            |per_second: u64| Rate { per_second: per_second.max(1), burst: (per_second / 8).max(WINDOW) };
+        Self { device: rate(device), all: rate(all), requests: 64, states: 16 }
     }
 }
 

@@ -196,11 +196,12 @@ impl Devices {
 
     async fn birth(&mut self, device: &DeviceId, epoch: u64, birth: Birth) -> Result<(), Error> {
         let capabilities = birth.capabilities.iter().all(|capability| capability.len() <= AGENT);
+        let counters = [epoch, birth.generation, birth.desired, birth.image_root, birth.director_root];
         if birth.nonce.len() > NONCE
             || birth.agent.len() > AGENT
             || birth.capabilities.len() > CAPABILITIES
             || !capabilities
-            || epoch > i64::MAX as u64
+            || counters.into_iter().any(|counter| counter > i64::MAX as u64)
         {
             tracing::warn!(%device, "its birth is out of bounds and dropped");
             return Ok(());
@@ -209,19 +210,16 @@ impl Devices {
             tracing::debug!(%device, "the birth of an unknown device is dropped");
             return Ok(());
         };
-        if let Some(known) = self.app.presences.get(&self.app.store, device).await?
-            && known.epoch > epoch
-        {
+        // Births are not signed, reports are: only an epoch that a report proved makes older births
+        // late copies. Otherwise one forged birth could silence a device for ever.
+        if epoch < target.proven_epoch {
             return Ok(());
         }
         let last_heard_ms = clock::now().as_millisecond();
         let presence = Presence { epoch, birth, last_heard_ms, gone: false };
         self.app.store.keep_presence(device, &presence).await?;
         self.app.presences.set_stored(device, presence);
-        match target.public_key {
-            Some(_) => self.tell(device).await,
-            None => Ok(()),
-        }
+        self.tell(device).await
     }
 
     async fn heartbeat(&mut self, device: &DeviceId, epoch: u64, heartbeat: Heartbeat) -> Result<(), Error> {

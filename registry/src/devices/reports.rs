@@ -2,12 +2,14 @@
 //!
 //! An acknowledgement is cumulative, so a device sends its oldest rows first and every message
 //! begins with the oldest one that is not acknowledged. Rows behind one that does not verify are
-//! not looked at and not acknowledged.
+//! not looked at and not acknowledged. A row that verifies but says what this registry does not
+//! understand, or more than it keeps, becomes an event: it must not hold up those behind it.
 
 use selvedge_package::DeviceId;
 use selvedge_protocol::envelope::{from_cbor, to_cbor};
-use selvedge_protocol::message::{Ack, ByteString, Report, ReportBody, Rows};
+use selvedge_protocol::message::{Ack, ByteString, Clock, DeviceEvent, Report, ReportBody, Rows};
 use selvedge_protocol::signed::{PublicKey, Purpose, verify};
+use serde::Deserialize;
 
 use crate::app::App;
 use crate::error::Error;
@@ -32,7 +34,7 @@ pub async fn keep(
     let mut change = None;
     let mut newest: Option<(u64, u64)> = None;
     for row in rows.rows.iter().take(ROWS) {
-        let report = match read(&PublicKey(*key), device, &row.0) {
+        let report = match read(&PublicKey(*key), device, &row.0, now_ms) {
             Ok(report) => report,
             Err(why) => {
                 tracing::warn!(%device, "a report is refused: {why}");
@@ -57,21 +59,40 @@ pub async fn keep(
     Ok(Some(ByteString(app.trust.sign_ack(device, payload)?)))
 }
 
-/// Verify one row and check its bounds; the error says what is wrong with it.
-fn read(key: &PublicKey, device: &DeviceId, row: &[u8]) -> Result<Report, String> {
+/// What every report has, whatever it says.
+#[derive(Deserialize)]
+struct Head {
+    epoch: u64,
+    sequence: u64,
+}
+
+/// Verify one row. The error says why it is not the device's, or has no place among its rows.
+fn read(key: &PublicKey, device: &DeviceId, row: &[u8], now_ms: i64) -> Result<Report, String> {
     let payload = verify(key, Purpose::Report, device, row).map_err(|error| error.to_string())?;
-    let report: Report = from_cbor(&payload)?;
+    let Head { epoch, sequence } = from_cbor(&payload)?;
     let most = i64::MAX as u64;
-    if report.epoch > most || report.sequence > most {
+    if epoch > most || sequence > most {
         return Err("its epoch or sequence is beyond 2^63".to_owned());
     }
-    let too_many = match &report.body {
-        ReportBody::Facts(facts) => facts.len() > FACTS,
-        ReportBody::State(state) => state.packages.len() > PACKAGES,
-        ReportBody::Event(_) => false,
+    let why = match from_cbor::<Report>(&payload) {
+        Ok(report) => match too_much(&report.body) {
+            None => return Ok(report),
+            Some(why) => why.to_owned(),
+        },
+        Err(why) => why,
     };
-    if too_many {
-        return Err("it lists more than any device has".to_owned());
+    tracing::warn!(%device, epoch, sequence, "a report cannot be kept as it is: {why}");
+    let body =
+        ReportBody::Event(DeviceEvent { kind: "unreadable-report".to_owned(), package: None, what: why });
+    Ok(Report { epoch, sequence, at_ms: now_ms, clock: Clock::Free, body })
+}
+
+fn too_much(body: &ReportBody) -> Option<&'static str> {
+    match body {
+        ReportBody::Facts(facts) if facts.len() > FACTS => Some("it lists more facts than are kept"),
+        ReportBody::State(state) if state.packages.len() > PACKAGES => {
+            Some("it lists more packages than are kept")
+        }
+        _ => None,
     }
-    Ok(report)
 }

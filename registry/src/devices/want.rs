@@ -1,4 +1,7 @@
 //! Telling a device what it shall run: after its birth, after a change, and again while it lags.
+//!
+//! It is signed and no secret, so that a device may hear it whose enrolment this registry has lost;
+//! it gets no block and is not believed a word before it is enrolled.
 
 use std::sync::Arc;
 
@@ -56,11 +59,10 @@ impl Devices {
 
     /// As [`Devices::tell`], for a device that is connected; others are told after their birth.
     pub(super) async fn tell_if_online(&mut self, device: &DeviceId) -> Result<(), Error> {
-        let enrolled = self.app.store.target(device).await?.is_some_and(|target| target.public_key.is_some());
         let now_ms = clock::now().as_millisecond();
         let presence = self.app.presences.get(&self.app.store, device).await?;
         match presence {
-            Some(presence) if enrolled && presence.online(now_ms) => self.tell(device).await,
+            Some(presence) if presence.online(now_ms) => self.tell(device).await,
             _ => Ok(()),
         }
     }

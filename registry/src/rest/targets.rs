@@ -71,6 +71,8 @@ pub async fn add(
         .audit(now_ms, "token", "target-add", name.as_str(), json!({"kind": kind, "workspace": workspace}))
         .await?;
     change.commit().await?;
+    // Whoever had that name before.
+    app.presences.forget(&name);
     let roots = app.trust.roots(&app.store).await?;
     let target = app.store.expect_target(&workspace, &name).await?;
     let shown = show_one(&app, target).await?;

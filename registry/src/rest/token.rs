@@ -14,6 +14,8 @@ use crate::refusal::Refusal;
 
 /// Longest token file that makes sense.
 const LONGEST: u64 = 4096;
+/// Shortest token that is one.
+const SHORTEST: usize = 16;
 
 /// The token, as a hash.
 #[derive(Debug, Clone)]
@@ -26,10 +28,12 @@ impl Token {
     pub fn open(path: &Path) -> Result<Self, Error> {
         if let Some(bytes) = durable::read_limited(path, LONGEST)? {
             let text = bytes.trim_ascii();
-            if text.len() >= 16 {
-                return Ok(Self { hash: Digest::of(text) });
+            if text.len() < SHORTEST {
+                let what = path.display().to_string();
+                let why = format!("it has fewer than {SHORTEST} characters; remove it for a new token");
+                return Err(Error::Keys { what, why });
             }
-            tracing::warn!(path = %path.display(), "the token is too short to be one: making a new one");
+            return Ok(Self { hash: Digest::of(text) });
         }
         let token = random_token()?;
         durable::write(path, format!("{token}\n").as_bytes(), Access::Owner)?;
@@ -82,5 +86,7 @@ mod tests {
             }
             assert!(matches!(token.check(&headers("Bearer abc")), Err(Refusal::WrongToken)));
         }
+        std::fs::write(&path, "short").unwrap();
+        assert!(Token::open(&path).is_err());
     }
 }

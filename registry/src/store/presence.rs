@@ -1,6 +1,4 @@
 //! What a device's last birth said, and when anything was heard from it.
-//!
-//! A birth of an older epoch is a late copy and changes nothing.
 
 use selvedge_package::DeviceId;
 use selvedge_protocol::message::Birth;
@@ -79,7 +77,7 @@ impl Store {
         .transpose()
     }
 
-    /// Keep presence; an older epoch than the stored one changes nothing. The target must exist.
+    /// Keep presence. Nothing is kept of a target that does not exist.
     pub async fn keep_presence(&self, device: &DeviceId, presence: &Presence) -> Result<(), Error> {
         let birth = &presence.birth;
         let mut change = self.change().await?;
@@ -91,8 +89,7 @@ impl Store {
              capabilities = excluded.capabilities, largest_block = excluded.largest_block, \
              generation = excluded.generation, desired = excluded.desired, \
              image_root = excluded.image_root, director_root = excluded.director_root, \
-             nonce = excluded.nonce, last_heard_ms = excluded.last_heard_ms, gone = excluded.gone \
-             WHERE presence.epoch <= excluded.epoch",
+             nonce = excluded.nonce, last_heard_ms = excluded.last_heard_ms, gone = excluded.gone",
         )
         .bind(device.as_str())
         .bind(to_column(presence.epoch)?)

@@ -68,6 +68,8 @@ pub struct Target {
     pub reported: Option<DeviceState>,
     /// When that arrived.
     pub reported_ms: Option<i64>,
+    /// The newest epoch that a signed report of facts or state carried; 0: none yet.
+    pub proven_epoch: u64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -83,10 +85,13 @@ struct Row {
     facts: String,
     reported: Option<String>,
     reported_ms: Option<i64>,
+    facts_epoch: i64,
+    reported_epoch: i64,
 }
 
 const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, \
-     enrolled_ms, facts, reported, reported_ms FROM targets WHERE name = $1";
+     enrolled_ms, facts, reported, reported_ms, facts_epoch, reported_epoch FROM targets \
+     WHERE name = $1";
 
 impl Row {
     fn target(self) -> Result<Target, Error> {
@@ -114,6 +119,7 @@ impl Row {
                 Some(text) => Some(from_json("reported state", text)?),
             },
             reported_ms: self.reported_ms,
+            proven_epoch: u64::try_from(self.facts_epoch.max(self.reported_epoch)).unwrap_or(0),
         })
     }
 }
@@ -141,7 +147,7 @@ impl Store {
     pub async fn targets(&self, workspace: &str) -> Result<Vec<Target>, Error> {
         let rows: Vec<Row> = sqlx::query_as(
             "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, enrolled_ms, \
-             facts, reported, reported_ms FROM targets WHERE workspace = $1 ORDER BY name",
+             facts, reported, reported_ms, facts_epoch, reported_epoch FROM targets WHERE workspace = $1 ORDER BY name",
         )
         .bind(workspace)
         .fetch_all(&self.pool)

@@ -138,6 +138,8 @@ pub struct Registry {
     pub running: Option<Running>,
     pub url: String,
     pub token: String,
+    /// More arguments of the registry.
+    pub arguments: Vec<String>,
     client: reqwest::Client,
 }
 
@@ -152,6 +154,7 @@ impl Registry {
             running: None,
             url: String::new(),
             token: String::new(),
+            arguments: Vec::new(),
             client: reqwest::Client::new(),
         };
         registry.run().await;
@@ -163,21 +166,24 @@ impl Registry {
         let file = self.path("registry.address");
         let _ = std::fs::remove_file(&file);
         let (data, keys) = (self.path("registry"), self.path("keys"));
-        let running = Running::start(&[
+        let (online, roots, broker) = (keys.join("online"), keys.join("roots"), self.broker.url());
+        let mut arguments = vec![
             "serve",
             "--data",
             data.to_str().unwrap(),
             "--listen",
             "127.0.0.1:0",
             "--broker",
-            &self.broker.url(),
+            &broker,
             "--online-keys",
-            keys.join("online").to_str().unwrap(),
+            online.to_str().unwrap(),
             "--roots",
-            keys.join("roots").to_str().unwrap(),
+            roots.to_str().unwrap(),
             "--address-file",
             file.to_str().unwrap(),
-        ]);
+        ];
+        arguments.extend(self.arguments.iter().map(String::as_str));
+        let running = Running::start(&arguments);
         self.url = format!("http://{}", address(&file).await);
         self.token = std::fs::read_to_string(data.join("token")).unwrap().trim().to_owned();
         self.running = Some(running);
