@@ -112,7 +112,7 @@ impl Endpoint {
         }
         Err(Failure::Answered {
             who: "the model",
-            doing: format!("answer at {}", self.base),
+            doing: "answer".to_owned(),
             status: status.as_u16(),
             reason,
             error,

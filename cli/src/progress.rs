@@ -13,9 +13,10 @@ pub struct Step {
 }
 
 impl Step {
-    /// Begins with a text.
+    /// Begins with a text, which is a line where nobody watches.
     pub fn begin(out: Output, text: &str) -> Self {
         if !out.is_watched() {
+            out.note(text);
             return Self { bar: None, out };
         }
         let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg}"));

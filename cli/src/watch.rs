@@ -43,8 +43,8 @@ pub enum Progress {
     Distrusted(String),
     /// Another release took its place.
     Replaced(u64),
-    /// Not yet; what happens, for people.
-    Waiting(String),
+    /// Not yet; what happens, for people, with the tenths of the bytes that have arrived.
+    Waiting(String, u64),
 }
 
 /// How far `target` is, after `waited`.
@@ -52,7 +52,7 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     let desired =
         target.desired.iter().find(|desired| desired.package == *wish.package).map(|desired| desired.release);
     let Some(release) = wish.release.or(desired) else {
-        return Progress::Waiting(format!("{} is not assigned to {}", wish.package, wish.target));
+        return Progress::Waiting("it is not assigned there".to_owned(), 0);
     };
     if let Some(other) = desired.filter(|desired| *desired != release) {
         return Progress::Replaced(other);
@@ -83,20 +83,20 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
         return Progress::Distrusted(refusal);
     }
     if let Some(pending) = pending {
-        return Progress::Waiting(match pending.stage.as_str() {
-            "fetching" if pending.total > 0 => {
-                format!("fetching, {} of {}", bytes(pending.bytes), bytes(pending.total))
-            }
-            stage => stage.to_owned(),
-        });
+        if pending.stage != "fetching" || pending.total == 0 {
+            return Progress::Waiting(pending.stage.clone(), 0);
+        }
+        let text = format!("fetching, {} of {}", bytes(pending.bytes), bytes(pending.total));
+        return Progress::Waiting(text, pending.bytes.saturating_mul(10) / pending.total);
     }
-    Progress::Waiting(if desired.is_none() {
-        format!("{} is not assigned to {}", wish.package, wish.target)
+    let text = if desired.is_none() {
+        "it is not assigned there".to_owned()
     } else if target.online {
         "the device has not begun yet".to_owned()
     } else {
         format!("the device is {}", crate::commands::targets::condition(target))
-    })
+    };
+    Progress::Waiting(text, 0)
 }
 
 /// Waits for it. Gives the target as it then is, as sent.
@@ -104,7 +104,7 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
     let named = wish
         .release
         .map_or_else(|| wish.package.to_string(), |release| format!("{} r{release}", wish.package));
-    let step = Step::begin(out, &format!("{}: {named}", wish.target));
+    let step = Step::begin(out, &format!("waiting for {named} on {}", wish.target));
     let mut shown = String::new();
     loop {
         let (value, target) = match registry.target(wish.target).await {
@@ -117,7 +117,7 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
             }
             Err(failure) => return Err(failure),
         };
-        let text = match progress(wish, &target, wish.deadline.elapsed()) {
+        let (text, tenths) = match progress(wish, &target, wish.deadline.elapsed()) {
             Progress::Running => {
                 step.note(&format!("{}: {named} is serving", wish.target));
                 return Ok(value);
@@ -144,12 +144,16 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
                     advice: format!("`selvedge targets {}` shows what it shall run", wish.target),
                 });
             }
-            Progress::Waiting(text) => text,
+            Progress::Waiting(text, tenths) => (text, tenths),
         };
-        // Without a terminal a line for every piece of progress would be too much: a line a stage.
-        let key = if out.is_watched() { text.as_str() } else { text.split(',').next().unwrap_or_default() };
+        // Without a terminal every byte would be a line: there it is one a stage and a tenth.
+        let key = if out.is_watched() {
+            text.clone()
+        } else {
+            format!("{} {tenths}", text.split(',').next().unwrap_or_default())
+        };
         if key != shown {
-            shown = key.to_owned();
+            shown = key;
             step.say(&format!("{}: {named}: {text}", wish.target));
         }
         if wish.deadline.passed() {
@@ -217,7 +221,7 @@ mod tests {
             Some(2),
             None,
             0,
-            Progress::Waiting("the device has not begun yet".into()),
+            Progress::Waiting("the device has not begun yet".into(), 0),
         );
     }
 
@@ -234,7 +238,7 @@ mod tests {
             Some(2),
             None,
             0,
-            Progress::Waiting("fetching, 1.0 KiB of 4.0 KiB".into()),
+            Progress::Waiting("fetching, 1.0 KiB of 4.0 KiB".into(), 2),
         );
     }
 
@@ -247,7 +251,7 @@ mod tests {
         let old = target(1, failed("old"), None);
         let is = |what: &str| Progress::Failed(format!("acceptance: {what}"));
         check(&old, Some(2), None, 0, is("old"));
-        check(&old, Some(2), Some(&old), 0, Progress::Waiting("the device has not begun yet".into()));
+        check(&old, Some(2), Some(&old), 0, Progress::Waiting("the device has not begun yet".into(), 0));
         check(&old, Some(2), Some(&old), 11, is("old"));
         check(&target(1, failed("new"), None), Some(2), Some(&old), 0, is("new"));
         check(&target(2, failed("old"), None), Some(2), Some(&old), 0, is("old"));

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::programs::Programs;
 use crate::progress::Step;
 use crate::signals::Ending;
-use crate::supervisor::enrolment::{enrol, online};
+use crate::supervisor::enrolment::{enrol, online, serving};
 use crate::supervisor::host;
 use crate::supervisor::place::Place;
 use crate::supervisor::process::Process;
@@ -204,6 +204,7 @@ async fn start(
 
     step.say(&format!("waiting for {name} to be heard by the registry"));
     online(&registry, &mut stack.children[index], &name, deadline).await?;
+    serving(&registry, &http, &stack.record.inference, &name, &step).await?;
     step.end();
     Ok(())
 }

@@ -12,6 +12,7 @@ use crate::client::Registry;
 use crate::clock::Deadline;
 use crate::context::read_small;
 use crate::failure::Failure;
+use crate::progress::Step;
 use crate::supervisor::child::Child;
 use crate::supervisor::place::Place;
 use crate::supervisor::ready;
@@ -102,4 +103,34 @@ pub async fn online(
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Waits until what the agent had committed answers again, so that a question right after a start
+/// finds it. Not for long: a package that does not load any more must not keep the rest from starting.
+pub async fn serving(
+    registry: &Registry,
+    http: &reqwest::Client,
+    inference: &str,
+    name: &DeviceId,
+    step: &Step,
+) -> Result<(), Failure> {
+    let patience = Deadline::after(Duration::from_secs(20));
+    let (_, target) = registry.target(name).await?;
+    let reports = target.reported.iter().flat_map(|state| &state.packages);
+    for package in reports.filter(|report| report.committed.is_some()).map(|report| &report.name) {
+        step.say(&format!("waiting for {package} to answer"));
+        loop {
+            let url = format!("{inference}/v2/models/{package}/ready");
+            let answer = http.get(url).timeout(Duration::from_secs(5)).send().await;
+            if answer.is_ok_and(|answer| answer.status().is_success()) {
+                break;
+            }
+            if patience.passed() {
+                step.note(&format!("{package} does not answer yet; `selvedge targets {name}` shows why"));
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(())
 }
