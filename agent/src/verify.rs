@@ -27,6 +27,11 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// Whether it is only older than what was accepted: a late message, or one that was replayed.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Trust(TrustError::SequenceRollback { .. } | TrustError::Rollback { .. }))
+    }
+
     /// A word for reports.
     pub fn reason(&self) -> &'static str {
         match self {

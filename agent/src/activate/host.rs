@@ -44,9 +44,11 @@ impl HostView {
         self.status().map_or(&[], |status| &status.packages)
     }
 
-    /// One release, where it has it.
+    /// One release, where it has it; served rather than staged, where it has it twice.
     pub fn find(&self, name: &PackageName, digest: &Digest) -> Option<&PackageStatus> {
-        self.packages().iter().find(|package| is(&package.package, name, digest))
+        let mut found = self.packages().iter().filter(|package| is(&package.package, name, digest));
+        let first = found.next();
+        found.find(|package| package.state == PackageState::Serving).or(first)
     }
 
     /// Whether it serves this release.
@@ -88,16 +90,20 @@ impl HostView {
         with: BTreeMap<String, String>,
     ) {
         if let Self::Up { status, settings } = self {
-            settings.insert(package.digest, with);
-            if !status.packages.iter().any(|p| is(&p.package, &package.name, &package.digest)) {
-                status.packages.push(PackageStatus {
+            let same = settings.insert(package.digest, with.clone()).is_some_and(|had| had == with);
+            let known = status.packages.iter_mut().find(|p| is(&p.package, &package.name, &package.digest));
+            match known {
+                // Opened anew with other settings, it is staged beside the one that is served.
+                Some(known) if !same => known.state = PackageState::Staged,
+                Some(_) => {}
+                None => status.packages.push(PackageStatus {
                     package: package.clone(),
                     version,
                     release,
                     state: PackageState::Staged,
                     requests: 0,
                     failures: 0,
-                });
+                }),
             }
         }
     }
@@ -113,4 +119,38 @@ impl HostView {
 
 fn is(package: &PackageRef, name: &PackageName, digest: &Digest) -> bool {
     package.name == *name && package.digest == *digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_settings_have_to_be_routed_again() {
+        let mut host = HostView::up(HostStatus {
+            pid: 1,
+            version: String::new(),
+            onnxruntime: String::new(),
+            http: String::new(),
+            packages: Vec::new(),
+        });
+        let digest = Digest::of(b"");
+        let package = PackageRef { name: "p".parse().unwrap(), digest };
+        let some: BTreeMap<_, _> = [("k".to_owned(), "v".to_owned())].into();
+        assert!(host.has_settings(&digest, &BTreeMap::new()), "nothing is known: believed");
+        assert!(!host.has_settings(&digest, &some));
+        host.loaded(&package, 1, String::new(), some.clone());
+        assert!(host.has_settings(&digest, &some) && !host.serves(&package.name, &digest));
+
+        let mut said = host.status().unwrap().clone();
+        said.packages[0].state = PackageState::Serving;
+        host.said(said);
+        assert!(host.serves(&package.name, &digest));
+        host.loaded(&package, 1, String::new(), some);
+        assert!(host.serves(&package.name, &digest), "the cases ran again, nothing else");
+        host.loaded(&package, 1, String::new(), BTreeMap::new());
+        assert!(!host.serves(&package.name, &digest), "it waits for its route");
+        host.lost(&package.name, &digest);
+        assert!(host.packages().is_empty());
+    }
 }

@@ -420,6 +420,11 @@ impl Daemon {
                 self.activation.pursue()
             }
             Err(Refused::Store(error)) => Err(error),
+            Err(refused) if refused.is_late() => {
+                // Messages come twice and late: an older state is no news about the newest.
+                tracing::info!("{}", chain(&refused));
+                Ok(())
+            }
             Err(refused) => self.refuse(refused.reason(), &chain(&refused)),
         }
     }

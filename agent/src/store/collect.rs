@@ -13,6 +13,8 @@ use selvedge_package::limits::Limits;
 use super::disk::TEMPORARY;
 use super::{Store, StoreError};
 
+const PARTIAL: &str = "partial";
+
 /// What a collection removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Collected {
@@ -80,10 +82,13 @@ impl Store {
             }
             self.remove_tree_if_there(&path)?;
         }
-        for (place, count) in [("blobs/sha256", &mut collected.blobs), ("partial", &mut collected.partials)] {
+        for (place, count) in [("blobs/sha256", &mut collected.blobs), (PARTIAL, &mut collected.partials)] {
             for (name, digest) in self.names(place)? {
                 match digest {
-                    Some(digest) if needed.contains(&digest) => continue,
+                    // A power cut can leave a blob in both places.
+                    Some(digest) if needed.contains(&digest) && (place != PARTIAL || !self.has(&digest)?) => {
+                        continue;
+                    }
                     Some(_) => *count += 1,
                     None if name.ends_with(TEMPORARY) => collected.leftovers += 1,
                     None => continue,

@@ -10,7 +10,7 @@ use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::disk::{Backend, Disk};
+use super::disk::{Backend, Disk, beside};
 use super::{StoreError, record};
 
 /// Single records, by name.
@@ -64,10 +64,20 @@ pub(super) fn failed<E: Into<redb::Error>>(action: &'static str) -> impl FnOnce(
 }
 
 impl Database {
-    /// Opens the database, repairing it after a power cut, checking every page, or makes it.
+    /// Opens the database, repairing it after a power cut, checking every page, or makes it: under
+    /// another name first, since one that is half made cannot be told from one that is damaged.
     pub fn open(disk: &dyn Disk, path: &Path) -> Result<Self, StoreError> {
-        let backend = disk.database(path).map_err(StoreError::io("open", path))?;
-        Self::with_backend(Backend(backend))
+        let backend = |path: &Path| disk.database(path).map(Backend).map_err(StoreError::io("open", path));
+        let size = |path: &Path| disk.size(path).map_err(StoreError::io("look at", path));
+        if size(path)?.is_none() {
+            let new = beside(path);
+            if size(&new)?.is_some() {
+                disk.remove_file(&new).map_err(StoreError::io("remove", &new))?;
+            }
+            drop(Self::with_backend(backend(&new)?)?);
+            disk.rename(&new, path).map_err(StoreError::io("rename to", path))?;
+        }
+        Self::with_backend(backend(path)?)
     }
 
     /// A copy in memory of the bytes of a database file: reads a file that another process may have

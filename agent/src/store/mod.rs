@@ -123,6 +123,10 @@ impl Store {
             disk.make_directory(&path).map_err(StoreError::io("make", &path))?;
         }
         let database = Arc::new(Database::open(&*disk, &root.join("agent.redb"))?);
+        // The names of what was just made, down to the data directory's own.
+        for directory in [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(root.parent()) {
+            disk.sync_directory(directory).map_err(StoreError::io("sync", directory))?;
+        }
         Ok(Self { disk, root: root.to_owned(), database })
     }
 

@@ -91,7 +91,12 @@ impl Store {
     /// Begins or resumes a blob of the index's size. `index` must come from signed data.
     pub fn partial(&self, digest: Digest, index: ChunkIndex) -> Result<Partial, StoreError> {
         let path = self.partial_path(&digest);
+        let new = self.disk.size(&path).map_err(StoreError::io("look at", &path))?.is_none();
         let file = self.disk.open_or_create(&path).map_err(StoreError::io("open", &path))?;
+        if new && index.len() > 1 {
+            // What a checkpoint makes durable must keep its name, too.
+            self.sync_directory_of(&path)?;
+        }
         let saved = self.bitmap(&digest)?;
         let have = Bitmap::from_bits(saved.as_deref().unwrap_or_default(), index.len());
         let mut partial =

@@ -36,6 +36,8 @@ const MISSES: u32 = 3;
 const STEADY: Duration = Duration::from_secs(60);
 /// Longest pause before another start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Exit code of a host that ends because a model cannot be stopped.
+const CANNOT_STOP: i32 = 86;
 /// How often the log's size is looked at.
 const LOG_CHECK: Duration = Duration::from_secs(60);
 
@@ -139,7 +141,7 @@ impl Supervisor {
         let adopted = adopt(&options).await;
         let listeners = match adopted {
             Some(_) => None,
-            None => Some(listen(&options)?),
+            None => Some(listen_patiently(&options).await?),
         };
         let (stop, stopped) = oneshot::channel();
         let attendant = Attendant { options, listeners, events, client: client.clone() };
@@ -180,6 +182,19 @@ fn listen(options: &Options) -> Result<Listeners, ListenError> {
     Listeners::bind(options.http, before, &options.run_file("control.sock"))
 }
 
+/// As [`listen`], waiting a moment for a host that was killed with its agent to let go of the address.
+async fn listen_patiently(options: &Options) -> Result<Listeners, ListenError> {
+    for _ in 0..20 {
+        match listen(options) {
+            Err(ListenError::Http { source, .. }) if source.kind() == std::io::ErrorKind::AddrInUse => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            other => return other,
+        }
+    }
+    listen(options)
+}
+
 /// How attending to a host ended.
 enum Over {
     Stopped(Farewell),
@@ -204,10 +219,10 @@ impl Attendant {
                 None => match self.launch() {
                     Ok(process) => (process, None),
                     Err(why) => {
-                        pause = longer(pause);
                         if self.tell_and_wait(HostEvent::Trouble(why), pause, &mut stop).await {
                             return;
                         }
+                        pause = longer(pause);
                         continue;
                     }
                 },
@@ -223,11 +238,14 @@ impl Attendant {
                 Over::Died { what, named, crashed } => {
                     let _ = std::fs::remove_file(self.options.run_file("host.json"));
                     let ran = crate::clock::since_boot().saturating_sub(began);
-                    pause = if ran >= STEADY { Duration::ZERO } else { longer(pause) };
-                    // The first fault of a host that had started costs no pause: it must be back soon.
+                    if ran >= STEADY {
+                        pause = Duration::ZERO;
+                    }
+                    // The first death costs no pause: what is committed must be back soon.
                     if self.tell_and_wait(HostEvent::Down { what, named, crashed }, pause, &mut stop).await {
                         return;
                     }
+                    pause = longer(pause);
                 }
             }
         }
@@ -344,13 +362,13 @@ impl Attendant {
                             process.signal(Signal::KILL);
                         }
                         tokio::select! {
-                            ending = process.ended() => return died(ending, named),
+                            ending = process.ended() => return self.died(ending, named),
                             () = tokio::time::sleep(Duration::from_millis(500)) => {}
                         }
                     }
                 },
                 farewell = &mut *stop => return Over::Stopped(farewell.unwrap_or(Farewell::Leave)),
-                ending = process.ended() => return died(ending, named),
+                ending = process.ended() => return self.died(ending, named),
                 _ = log_check.tick() => {
                     if let Err(error) = log::trim(&self.options.data.join("host.log")) {
                         tracing::warn!(%error, "cannot cut the host's log");
@@ -372,15 +390,23 @@ impl Attendant {
         let _ = std::fs::remove_file(self.options.run_file("host.json"));
     }
 
+    /// A host that could not stop a model says which, and once more in a file: the event may not
+    /// have arrived.
+    fn died(&self, ending: process::Ending, mut named: Vec<PackageRef>) -> Over {
+        let record = self.options.data.join("host/fatal.json");
+        if ending.code == Some(CANNOT_STOP) && named.is_empty() {
+            let event = std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Event>(&text).ok());
+            named.extend(event.map(|event| event.package));
+        }
+        let _ = std::fs::remove_file(record);
+        Over::Died { what: ending.what, named, crashed: ending.crashed }
+    }
+
     fn note(&self, name: &str, content: &str) {
         if let Err(error) = write_run_file(&self.options.run_file(name), content) {
             tracing::warn!(%error, name, "cannot write into the run directory");
         }
     }
-}
-
-fn died(ending: process::Ending, named: Vec<PackageRef>) -> Over {
-    Over::Died { what: ending.what, named, crashed: ending.crashed }
 }
 
 fn longer(pause: Duration) -> Duration {

@@ -15,6 +15,14 @@ pub struct Ending {
     pub what: String,
     /// Whether it broke by itself (a fault, an abort), as opposed to being stopped from outside.
     pub crashed: bool,
+    /// Its exit code, where it had one.
+    pub code: Option<i32>,
+}
+
+impl Ending {
+    fn unknown(what: String) -> Self {
+        Self { what, crashed: false, code: None }
+    }
 }
 
 /// What `run/host.json` says: enough to know the same process again.
@@ -103,11 +111,11 @@ impl Process {
         match self {
             Self::Child(child) => match child.wait().await {
                 Ok(status) => describe(status),
-                Err(error) => Ending { what: format!("cannot be waited for: {error}"), crashed: false },
+                Err(error) => Ending::unknown(format!("it cannot be waited for: {error}")),
             },
             Self::Adopted { ended, .. } => {
                 let _ = ended.readable().await;
-                Ending { what: "it ended; how is known to the earlier agent only".to_owned(), crashed: false }
+                Ending::unknown("how is known to nobody, since an earlier agent had started it".to_owned())
             }
         }
     }
@@ -130,15 +138,16 @@ impl Process {
 /// How a child ended, in words.
 pub fn describe(status: std::process::ExitStatus) -> Ending {
     use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(0), _) => Ending { what: "it ended by itself".to_owned(), crashed: false },
-        (Some(code), _) => Ending { what: format!("it ended with exit code {code}"), crashed: false },
+    let code = status.code();
+    match (code, status.signal()) {
+        (Some(0), _) => Ending { what: "it ended by itself".to_owned(), crashed: false, code },
+        (Some(number), _) => Ending { what: format!("exit code {number}"), crashed: false, code },
         (None, Some(signal)) => {
             let fault = [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::ILL, Signal::FPE, Signal::SYS];
             let crashed = fault.iter().any(|fault| fault.as_raw() == signal);
-            Ending { what: format!("signal {signal} ended it"), crashed }
+            Ending { what: format!("signal {signal}"), crashed, code }
         }
-        (None, None) => Ending { what: "it ended".to_owned(), crashed: false },
+        (None, None) => Ending::unknown("in a way that the system does not tell".to_owned()),
     }
 }
 
@@ -177,7 +186,7 @@ mod tests {
         process.signal(Signal::KILL);
         process.ended().await;
         let ending = describe(child.wait().unwrap());
-        assert_eq!(ending, Ending { what: "signal 9 ended it".to_owned(), crashed: false });
+        assert_eq!((ending.what.as_str(), ending.crashed), ("signal 9", false));
         assert!(Process::adopt(u32::MAX).is_err());
     }
 }

@@ -1,0 +1,374 @@
+//! The driver against a host that the test plays: what it asks of the host, in which order, and
+//! what becomes of the deployment.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use selvedge_agent::activate::{Activation, Outcome, Parts};
+use selvedge_agent::fetch::Hardware;
+use selvedge_agent::store::{RealDisk, Store};
+use selvedge_agent::supervise::{HostProgram, Probe};
+use selvedge_control::{Client, HostStatus, Load, PackageRef, PackageState, PackageStatus, path};
+use selvedge_deployment::{Slot, Stage};
+use selvedge_package::bundle::{Builder, Built};
+use selvedge_package::trust::{Assignment, Desired, TrustState};
+use selvedge_package::{Digest, Manifest, PackageName};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the played host has, and what it was asked.
+#[derive(Default)]
+struct Host {
+    packages: Vec<PackageStatus>,
+    asked: Vec<String>,
+    /// What the next loads are answered, where it is not a success.
+    refusals: Vec<Value>,
+}
+
+impl Host {
+    fn answer(&mut self, at: &str, body: &[u8]) -> (u16, Value) {
+        let word = at.rsplit('/').next().unwrap().to_owned();
+        match at {
+            path::LOAD => {
+                let load: Load = serde_json::from_slice(body).unwrap();
+                self.asked.push(format!("{word} {}", load.package.name));
+                if !self.refusals.is_empty() {
+                    return (422, self.refusals.remove(0));
+                }
+                assert!(load.directory.join("models/m.onnx").is_file(), "{:?}", load.directory);
+                self.packages.push(PackageStatus {
+                    package: load.package.clone(),
+                    version: String::new(),
+                    release: 1,
+                    state: PackageState::Staged,
+                    requests: 0,
+                    failures: 0,
+                });
+                (200, json!({ "package": load.package, "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 }))
+            }
+            path::STATUS => (200, self.status()),
+            _ => {
+                let package: PackageRef = serde_json::from_slice(body).unwrap();
+                self.asked.push(format!("{word} {}", package.name));
+                if at == path::UNLOAD {
+                    self.packages.retain(|p| p.package != package);
+                } else {
+                    self.packages.retain(|p| p.package == package || p.package.name != package.name);
+                    for p in self.packages.iter_mut().filter(|p| p.package == package) {
+                        p.state = PackageState::Serving;
+                    }
+                }
+                (200, self.status())
+            }
+        }
+    }
+
+    fn status(&self) -> Value {
+        let (version, onnxruntime, http) = ("1".to_owned(), "1".to_owned(), "127.0.0.1:1".to_owned());
+        let packages = self.packages.clone();
+        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, packages }).unwrap()
+    }
+}
+
+async fn play(listener: UnixListener, host: Arc<Mutex<Host>>) {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        let (head, length) = loop {
+            stream.read_buf(&mut request).await.unwrap();
+            let Some(end) = request.windows(4).position(|w| w == b"\r\n\r\n") else { continue };
+            let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            break (end + 4, length.map_or(0, |length| length.parse().unwrap()));
+        };
+        while request.len() < head + length {
+            stream.read_buf(&mut request).await.unwrap();
+        }
+        let line = String::from_utf8_lossy(&request[..head]).into_owned();
+        let at = line.split(' ').nth(1).unwrap().to_owned();
+        let (code, body) = host.lock().unwrap().answer(&at, &request[head..]);
+        let body = body.to_string();
+        let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let _ = stream.write_all(answer.as_bytes()).await;
+    }
+}
+
+struct Bench {
+    place: tempfile::TempDir,
+    store: Store,
+    trust: TrustState,
+    host: Arc<Mutex<Host>>,
+    activation: Activation,
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    told: Vec<String>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let now = "2026-11-27T00:00:00Z".parse().unwrap();
+        let roots = selvedge_signing::keyring::init(&place.path().join("keys"), now).unwrap();
+        let trust = TrustState::enrol(&roots.image, &roots.director, now).unwrap();
+        let store = Store::open(Arc::new(RealDisk), &place.path().join("data")).unwrap();
+        let host = Arc::new(Mutex::new(Host::default()));
+        let socket = place.path().join("control.sock");
+        tokio::spawn(play(UnixListener::bind(&socket).unwrap(), Arc::clone(&host)));
+        set_probe(
+            place.path(),
+            &json!({ "package": { "package": { "name": "p", "digest": Digest::of(b"") },
+                "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 } }),
+        );
+        let (activation, outcomes) = driver(place.path(), &store);
+        Self { place, store, trust, host, activation, outcomes, told: Vec::new() }
+    }
+
+    fn desire(&mut self, sequence: u64, packages: &[&Built]) {
+        let assignments = packages.iter().map(|built| assignment(built)).collect();
+        let issued_at = "2026-11-27T00:00:00Z".parse().unwrap();
+        let desired = Desired { sequence, issued_at, nonce: Vec::new(), assignments };
+        self.activation.desire(&self.trust, &desired).unwrap();
+        self.activation.pursue().unwrap();
+    }
+
+    fn host_up(&mut self) {
+        let status = serde_json::from_value(self.host.lock().unwrap().status()).unwrap();
+        self.activation.host_up(status).unwrap();
+    }
+
+    fn slot(&self) -> Slot {
+        self.activation.state().slots.values().next().cloned().unwrap_or_default()
+    }
+
+    async fn until(&mut self, what: &str, enough: impl Fn(&Self) -> bool) {
+        loop {
+            self.told.extend(self.activation.errands().told.into_iter().map(|told| told.kind.to_owned()));
+            if enough(self) {
+                return;
+            }
+            let pause = self.activation.wake_at().map(|at| at.saturating_sub(selvedge_agent::clock::since_boot()));
+            tokio::select! {
+                outcome = self.outcomes.recv() => self.activation.take(outcome.unwrap()).unwrap(),
+                () = tokio::time::sleep(pause.unwrap_or(PATIENCE)) => self.activation.tick().unwrap(),
+                () = tokio::time::sleep(PATIENCE) => {
+                    panic!("no {what}: {:?}, asked {:?}", self.slot(), self.host.lock().unwrap().asked)
+                }
+            }
+        }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.host.lock().unwrap().asked)
+    }
+
+    fn serves(&self) -> bool {
+        self.host.lock().unwrap().packages.iter().any(|p| p.state == PackageState::Serving)
+    }
+}
+
+fn driver(place: &Path, store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
+    let (sender, outcomes) = mpsc::unbounded_channel();
+    let parts = Parts {
+        store: store.clone(),
+        hardware: Hardware { architecture: "x86_64", memory_mib: 1000 },
+        client: Client::new(place.join("control.sock")),
+        probe: Probe {
+            launcher: env!("CARGO_BIN_EXE_selvedge-agent").into(),
+            host: HostProgram { binary: place.join("host"), modules: None, onnxruntime: None },
+            log: place.join("host.log"),
+            patience: PATIENCE,
+            memory: 1 << 30,
+        },
+        load: PATIENCE,
+        outcomes: sender,
+    };
+    (Activation::resume(parts, 1).unwrap(), outcomes)
+}
+
+/// Makes a host program whose probe says this.
+fn set_probe(place: &Path, result: &Value) {
+    use std::os::unix::fs::PermissionsExt;
+    let path = place.join("host");
+    let new: PathBuf = place.join("host.new");
+    std::fs::write(&new, format!("#!/bin/sh\ncat <<'END'\n{result}\nEND\n")).unwrap();
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+/// A package of that version whose blobs are all in the store.
+fn package(store: &Store, release: u64, requires: Value) -> Built {
+    let manifest: Manifest = serde_json::from_value(json!({
+        "format": 1, "name": "p", "version": format!("{release}.0.0"), "release": release,
+        "models": [{ "name": "m", "file": "models/m.onnx" }],
+        "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1] }],
+        "outputs": [{ "name": "y", "datatype": "FP32", "shape": [1] }],
+        "acceptance": { "cases": ["c.json"] },
+        "requires": requires,
+    }))
+    .unwrap();
+    let model = format!("model {release}").into_bytes();
+    let mut builder = Builder::new(manifest);
+    builder.bytes("models/m.onnx".parse().unwrap(), &model).unwrap();
+    builder.bytes("c.json".parse().unwrap(), b"{}").unwrap();
+    let built = builder.build().unwrap();
+    for bytes in [&built.manifest, &model, &b"{}".to_vec()].into_iter().chain(built.blobs.iter().map(|b| &b.1)) {
+        store.put_blob(bytes).unwrap();
+    }
+    built
+}
+
+fn assignment(built: &Built) -> Assignment {
+    let manifest = built.bundle.manifest();
+    Assignment {
+        package: manifest.name.clone(),
+        version: manifest.version.clone(),
+        target: String::new(),
+        digest: built.bundle.digest(),
+        length: built.bundle.length(),
+        release: manifest.release,
+        min_release: 0,
+        architectures: Vec::new(),
+        settings: BTreeMap::new(),
+    }
+}
+
+#[tokio::test]
+async fn a_first_install_is_committed_and_served_again_after_a_crash() {
+    let mut bench = Bench::new().await;
+    let built = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&built]);
+    assert!(matches!(bench.slot().stage, Stage::Staged { .. }), "no host, no trial: {:?}", bench.slot());
+    bench.host_up();
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    assert_eq!(bench.asked(), ["load p", "activate p"]);
+    assert_eq!(bench.activation.state().generation, 1);
+    let report = bench.activation.report(None);
+    assert!(report.packages[0].serving && report.packages[0].pending.is_none(), "{report:?}");
+    assert_eq!(report.packages[0].committed.as_ref().unwrap().version, "1.0.0");
+
+    // The host is killed: what is committed is loaded again, without a probe.
+    set_probe(bench.place.path(), &json!("nobody should ask"));
+    bench.host.lock().unwrap().packages.clear();
+    bench.activation.host_down(&[], false).unwrap();
+    assert!(!bench.activation.report(None).packages[0].serving);
+    bench.host_up();
+    bench.until("service", Bench::serves).await;
+    assert_eq!(bench.asked(), ["load p", "activate p"]);
+
+    // The agent is killed and finds its host: there is nothing to do.
+    (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
+    bench.activation.pursue().unwrap();
+    bench.host_up();
+    assert!(bench.activation.report(None).packages[0].serving);
+    assert!(bench.asked().is_empty());
+
+    // Not assigned any more: it is dropped, from the host and from the disk.
+    bench.desire(2, &[]);
+    bench.until("removal", |b| !b.serves()).await;
+    assert_eq!(bench.asked(), ["unload p"]);
+    bench.until("collection", |b| !b.store.has(&built.bundle.digest()).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_failed_case_is_not_committed_and_the_old_release_stays() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let first = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&first]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    set_probe(
+        bench.place.path(),
+        &json!({ "package": { "package": { "name": "p", "digest": Digest::of(b"") },
+            "cases": [{ "case": "golden", "ms": 1.0, "failure": "y[0]: expected 41.5, got 6" }],
+            "load_ms": 1.0 } }),
+    );
+    let second = package(&bench.store, 2, json!({}));
+    bench.asked();
+    bench.desire(2, &[&second]);
+    bench.until("failure", |b| b.slot().failure.is_some()).await;
+    let failure = bench.slot().failure.unwrap();
+    assert_eq!(failure.reason, "acceptance-failed");
+    assert!(failure.what.contains("golden") && failure.what.contains("41.5"), "{}", failure.what);
+    assert!(bench.asked().is_empty(), "the host never saw it");
+    assert!(bench.serves() && bench.slot().committed.unwrap().release.release == 1);
+    assert!(bench.told.contains(&"rolled-back".to_owned()), "{:?}", bench.told);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_found_dropped_and_fetched_again() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let built = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&built]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.asked();
+
+    // A byte changes on disk, the host is restarted and notices.
+    let model = built.bundle.descriptor(&"models/m.onnx".parse().unwrap()).unwrap().digest;
+    let file = bench.store.root().join("blobs/sha256").join(model.hex());
+    std::fs::write(&file, b"model 9").unwrap();
+    let mut host = bench.host.lock().unwrap();
+    host.packages.clear();
+    host.refusals.push(json!({ "error": "models/m.onnx does not have its digest", "reason": "corrupt" }));
+    drop(host);
+    bench.activation.host_down(&[], false).unwrap();
+    bench.host_up();
+    bench.until("removal of the damaged blob", |b| !b.store.has(&model).unwrap()).await;
+    assert!(bench.told.contains(&"corrupt-blob".to_owned()), "{:?}", bench.told);
+    assert!(!bench.store.package_path(&built.bundle.digest()).exists());
+
+    // It comes again; here by hand, and the agent is restarted to look.
+    bench.store.put_blob(b"model 1").unwrap();
+    (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
+    bench.activation.pursue().unwrap();
+    bench.host_up();
+    bench.until("service", Bench::serves).await;
+    assert_eq!(bench.asked(), ["load p", "load p", "activate p"]);
+}
+
+#[tokio::test]
+async fn what_this_device_cannot_use_is_refused_before_it_is_fetched() {
+    let mut bench = Bench::new().await;
+    for (sequence, requires, reason) in [
+        (1, json!({ "architectures": ["aarch64"] }), "wrong-architecture"),
+        (2, json!({ "ram-mib": 2000 }), "too-little-memory"),
+    ] {
+        let built = package(&bench.store, sequence, requires);
+        bench.desire(sequence, &[&built]);
+        assert_eq!(bench.slot().failure.unwrap().reason, reason);
+    }
+    // Assigned under another counter than it says of itself.
+    let built = package(&bench.store, 3, json!({}));
+    let mut assigned = assignment(&built);
+    assigned.release = 4;
+    let issued_at = "2026-11-27T00:00:00Z".parse().unwrap();
+    let desired = Desired { sequence: 3, issued_at, nonce: Vec::new(), assignments: vec![assigned] };
+    bench.activation.desire(&bench.trust, &desired).unwrap();
+    bench.activation.pursue().unwrap();
+    assert_eq!(bench.slot().failure.unwrap().reason, "other-package");
+    let name: PackageName = "p".parse().unwrap();
+    assert!(bench.activation.state().slots[&name].committed.is_none());
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_run_says_nothing_about_the_package() {
+    let mut bench = Bench::new().await;
+    std::fs::remove_file(bench.place.path().join("host")).unwrap();
+    bench.host_up();
+    let built = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&built]);
+    bench.until("word of it", |b| b.told.contains(&"probe-not-run".to_owned())).await;
+    assert!(bench.slot().failure.is_none());
+    set_probe(
+        bench.place.path(),
+        &json!({ "package": { "package": { "name": "p", "digest": Digest::of(b"") },
+            "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 } }),
+    );
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+}
