@@ -27,7 +27,7 @@ fn probe_package(path: &Path) -> ProbeResult {
 #[test]
 fn a_bare_model_becomes_a_package_that_passes_its_recorded_case() {
     let (external, data) = onnx_writer::two_layers_external("model.onnx.data");
-    let models: [(&str, Vec<u8>, Option<Vec<u8>>); 5] = [
+    let models = [
         ("identity", onnx_writer::identity(), None),
         ("add", onnx_writer::add(), None),
         ("layers", onnx_writer::two_layers(), None),

@@ -29,9 +29,11 @@ impl Guest for Env {
         let files: Vec<_> = std::fs::read_dir("/package")
             .map(|entries| entries.flatten().map(|entry| entry.path().display().to_string()).collect())
             .unwrap_or_default();
-        let escape = std::fs::read("/package/../../../etc/passwd").is_ok() || std::fs::read("/etc/passwd").is_ok();
+        let escape =
+            std::fs::read("/package/../../../etc/passwd").is_ok() || std::fs::read("/etc/passwd").is_ok();
         let written = std::fs::write("/package/new", b"x").is_ok();
-        let settings: Vec<_> = config::all().into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let settings: Vec<_> =
+            config::all().into_iter().map(|(key, value)| format!("{key}={value}")).collect();
         let lines = [
             format!("variables {}", variables.join(",")),
             format!("wall {}", wall.as_secs()),

@@ -14,7 +14,10 @@ impl Guest for Lies {
     fn predict(_: Vec<NamedTensor>) -> Result<Vec<NamedTensor>, Error> {
         let mut errors = Vec::new();
         let mut note = |what: &str, error: Option<Error>| {
-            errors.push(format!("{what}: {}", error.map_or("no error".to_owned(), |error| error.message)).into_bytes());
+            errors.push(
+                format!("{what}: {}", error.map_or("no error".to_owned(), |error| error.message))
+                    .into_bytes(),
+            );
         };
         note("too short", Tensor::create(Datatype::Fp32, &[2], &[0; 4]).err());
         note("overflow", Tensor::create(Datatype::Fp32, &[u64::MAX, u64::MAX], &[]).err());
@@ -40,7 +43,10 @@ impl Guest for Lies {
             let inputs = session.inputs();
             if let Some(input) = inputs.first() {
                 note("wrong type", session.run(&[(input.name.clone(), &text)], &[]).err());
-                note("twice", session.run(&[(input.name.clone(), &good), (input.name.clone(), &good)], &[]).err());
+                note(
+                    "twice",
+                    session.run(&[(input.name.clone(), &good), (input.name.clone(), &good)], &[]).err(),
+                );
             }
             note("unknown output", session.run(&[], &["nonsense".to_owned()]).err());
         }
