@@ -78,7 +78,10 @@ fn main() -> ExitCode {
         Command::Arm64 => arm64::run(),
     };
     match result {
-        _ if children::interrupted() => ExitCode::from(130),
+        _ if children::interrupted() => {
+            run::say("interrupted");
+            ExitCode::from(130)
+        }
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

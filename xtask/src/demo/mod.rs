@@ -98,6 +98,10 @@ struct Demo {
 
 impl Demo {
     fn up(&self) -> Result<Stack> {
+        say("\nTo repeat what follows by hand: the programs of a checkout find these by variables.");
+        let shown = |path: PathBuf| paths::shown(&path);
+        say(format!("$ export SELVEDGE_ONNXRUNTIME=$PWD/{}", shown(paths::onnxruntime())));
+        say(format!("$ export SELVEDGE_MODULES=$PWD/{}", shown(paths::modules())));
         say("\nBroker, registry, agent and host start, each a process of its own.");
         let mut up = self.command(&["up", "--broker-port", "0", "--registry-port", "0", "--http-port", "0"]);
         show(&up);
@@ -119,8 +123,9 @@ impl Demo {
 
         say("\nThe device answers over HTTP on loopback.");
         let sample = format!("{example}/samples/report.pdf");
-        let inference = stack.inference()?;
-        say(format!("$ curl --data-binary @{sample} {inference}/v2/models/file-type/raw"));
+        self.selvedge(&["ask", "file-type", "--file", &sample])?;
+        curl(&sample, &format!("{}/v2/models/file-type/raw", stack.inference()?))?;
+        say("\nAll samples, beside what the Python package said when the golden cases were made:");
         let answers = self.ask_all()?;
         say(answers.table());
 
@@ -134,9 +139,7 @@ impl Demo {
         let mut answers = answer::Answers::default();
         for case in answer::cases(&self.example)? {
             let sample = paths::shown(&self.example.join(&case.sample));
-            let mut ask = self.command(&["ask", "file-type", "--file", &sample]);
-            show(&ask);
-            ask.arg("--json");
+            let mut ask = self.command(&["--json", "ask", "file-type", "--file", &sample]);
             let text = run::quietly(&mut ask)?;
             let found: Value = serde_json::from_str(&text).context("an answer that is no JSON")?;
             answers.add(case, &found)?;
@@ -150,7 +153,9 @@ impl Demo {
         say("\nEverything keeps running. From the root of the repository:");
         say(format!("  {selvedge} --data {data} ask file-type --file README.md"));
         say(format!("  {selvedge} --data {data} status"));
-        say("  examples/01-file-type/run tells how to release the next version");
+        say(format!(
+            "  DATA={data} SELVEDGE={selvedge} examples/01-file-type/run 2    releases the next version"
+        ));
         match stack::up_pid(&self.folder) {
             Some(pid) => say(format!("  kill {pid}    ends it")),
             None => say("  (the stack is not recorded: see target/demo/up.log)"),
@@ -172,6 +177,17 @@ impl Demo {
         }
         run::loudly(&mut command)
     }
+}
+
+/// Any HTTP client does; without curl the command line is shown all the same.
+fn curl(sample: &str, url: &str) -> Result<()> {
+    let mut curl = run::program(Path::new("curl"));
+    curl.args(["--silent", "--show-error", "--data-binary", &format!("@{sample}"), url]);
+    show(&curl);
+    if run::is_there("curl") {
+        say(run::quietly(&mut curl)?);
+    }
+    Ok(())
 }
 
 fn show(command: &Command) {
