@@ -246,7 +246,7 @@ mod tests {
         output(&SCORE.replace("score", "scores"), "`scores`: the package has none");
         output(&SCORE.replace("[1]", "[]"), "expects FP32 [], the manifest says FP32 [1]");
         output(&SCORE.replace("FP32", "FP64"), "expects FP64 [1]");
-        output(&SCORE.replace("data", "datum"), "a tensor has no field `datum`");
+        output(&SCORE.replace("\"data\"", "\"datum\""), "a tensor has no field `datum`");
         output(&SCORE.replace(r#""data":[0.99]"#, r#""file":"../x""#), "is not a path");
         output(&SCORE.replace(r#""data":[0.99]"#, r#""file":"gone""#), "no `gone`");
         output(&SCORE.replace(r#""data":[0.99]"#, r#""file":"cases/n.bin""#), "takes 4 bytes, and 8 came");

@@ -134,6 +134,13 @@ fn walk(
     let start = lexer.at();
     let nested = shape.len() > 1 && lexer.eat(b'[') && lexer.peek() == Some(b'[');
     lexer.go_to(start);
+    let mut element = |lexer: &mut Lexer<'_>| {
+        // No element begins so: say what is wrong before it says that it is none.
+        if lexer.peek() == Some(b'[') {
+            return Err(lexer.error("nested otherwise than the shape"));
+        }
+        element(lexer)
+    };
     if nested { dimension(lexer, shape, &mut element) } else { list(lexer, count as u64, &mut element) }
 }
 
@@ -161,14 +168,6 @@ where
             return Err(lexer.error(format!("more than the {count} values that the shape says")));
         }
         found += 1;
-        if lexer.peek() == Some(b'[') {
-            // Say what is wrong before an element says that it is no array.
-            let inner = lexer.clone();
-            return value(lexer).map_err(|error| match error.at == inner.at() {
-                true => inner.error("nested otherwise than the shape"),
-                false => error,
-            });
-        }
         value(lexer)
     })?;
     if found < count {

@@ -295,7 +295,7 @@ mod tests {
         }
         check(0.1_f32, "0.1");
         check(1.0_f32, "1.0");
-        check(f16::from_f32(0.1), "0.09997559");
+        check(f16::from_f32(0.1), "0.099975586");
         check(u64::MAX, "18446744073709551615");
         check(f32::NAN, "NaN");
         check(f64::NEG_INFINITY, "-Infinity");

@@ -93,7 +93,7 @@ async fn every_refusal_is_json_with_its_status() {
         let request = Request::post("/v2/models/m/infer");
         request.header("content-type", "application/json").body(Body::from(body.to_owned())).unwrap()
     };
-    for path in ["/", "/v2/models", "/v2/models/m/", "/v2/models//infer", "/nothing", "/v2/models/m/%ff"] {
+    for path in ["/", "/v2/models", "/v2/models/m/", "/nothing", "/v2/models/m/%ff"] {
         check(get(path), 404, "nothing at this path").await;
     }
     check(get("/v2/models/other"), 404, "no model `other`").await;
@@ -110,9 +110,9 @@ async fn every_refusal_is_json_with_its_status() {
     check(wrong("\"x\"", "\"z\""), 400, "no input `z`").await;
     check(wrong("FP32", "INT8"), 400, "`x` is INT8 and has to be FP32").await;
     check(wrong("\"shape\":[1]", "\"shape\":[1,1]"), 400, "has the shape [1, 1]").await;
-    check(wrong("[1]}", "[1,2]}"), 400, "more than the 1 values").await;
-    check(wrong("[1]}", "[]}"), 400, "0 values where the shape says 1").await;
-    check(wrong("[1]}", "[1e99]}"), 400, "does not fit FP32").await;
+    check(wrong("\"data\":[1]", "\"data\":[1,2]"), 400, "more than the 1 values").await;
+    check(wrong("\"data\":[1]", "\"data\":[]"), 400, "0 values where the shape says 1").await;
+    check(wrong("\"data\":[1]", "\"data\":[1e99]"), 400, "does not fit FP32").await;
     check(wrong("\"inputs\"", "\"outputs\":[{\"name\":\"q\"}],\"inputs\""), 400, "no output `q`").await;
     let form =
         Request::post("/v2/models/m/infer").header("content-type", "application/x-www-form-urlencoded");
