@@ -13,6 +13,7 @@ pub mod clock;
 pub mod devices;
 pub mod durable;
 pub mod error;
+pub mod health;
 pub mod presence;
 pub mod refusal;
 pub mod rest;

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use selvedge_package::Digest;
 use serde_json::json;
 
-use super::input::Params;
+use super::input::{DISCARDED, Params, discard};
 use crate::app::App;
 use crate::blobs::Stored;
 use crate::refusal::Refusal;
@@ -46,7 +46,13 @@ pub async fn put(
     if announced.is_some_and(|size| size > app.blobs.limit()) {
         return Err(Refusal::TooLarge { limit: app.blobs.limit() });
     }
-    let mut upload = app.blobs.begin(digest).await?;
+    let mut upload = match app.blobs.begin(digest).await {
+        Ok(upload) => upload,
+        Err(refusal) => {
+            discard(body, DISCARDED).await;
+            return Err(refusal);
+        }
+    };
     loop {
         let frame = match tokio::time::timeout(PATIENCE, body.frame()).await {
             Ok(None) => break,

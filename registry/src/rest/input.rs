@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
+use http_body_util::BodyExt;
 use selvedge_package::{DeviceId, PackageName};
 use serde::de::DeserializeOwned;
 
@@ -14,6 +15,9 @@ use crate::refusal::Refusal;
 pub const BODY: usize = 64 << 10;
 /// Longest time that a JSON body may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of a refused body that are read before the answer, and the time that this may take.
+pub const DISCARDED: u64 = 16 << 20;
+const DISCARDING: Duration = Duration::from_secs(5);
 
 /// Path parameters.
 pub struct Params<T>(pub T);
@@ -52,31 +56,45 @@ where
 }
 
 /// Read a JSON body of at most `limit` bytes.
-pub async fn json<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, Refusal> {
-    let bytes = match tokio::time::timeout(PATIENCE, axum::body::to_bytes(body, limit)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) if over_limit(&error) => {
-            return Err(Refusal::TooLarge { limit: limit as u64 });
+pub async fn json<T: DeserializeOwned>(mut body: Body, limit: usize) -> Result<T, Refusal> {
+    let mut bytes = Vec::new();
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Refusal::Interrupted { why: error.to_string() })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len() + data.len() > limit {
+                return Err(Refusal::TooLarge { limit: limit as u64 });
+            }
+            bytes.extend_from_slice(&data);
         }
-        Ok(Err(error)) => {
-            return Err(Refusal::Interrupted { why: error.to_string() });
-        }
-        Err(_) => {
-            return Err(Refusal::Interrupted { why: "it took too long".to_owned() });
-        }
+        Ok(())
     };
+    match tokio::time::timeout(PATIENCE, read).await {
+        Ok(Ok(())) => {}
+        Ok(Err(refusal)) => {
+            discard(body, DISCARDED).await;
+            return Err(refusal);
+        }
+        Err(_) => return Err(Refusal::Interrupted { why: "it took too long".to_owned() }),
+    }
     serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))
 }
 
-fn over_limit(error: &axum::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(inner) = cause {
-        if inner.is::<http_body_util::LengthLimitError>() {
-            return true;
+/// Read what is left of a body whose request is refused, within bounds: a connection that is closed
+/// on unread bytes is reset, and the client may never see why it was refused.
+pub async fn discard(mut body: Body, most: u64) {
+    let mut left = most;
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            match left.checked_sub(length) {
+                Some(rest) => left = rest,
+                None => break,
+            }
         }
-        cause = inner.source();
-    }
-    false
+    };
+    // Whoever takes longer is not told.
+    let _ = tokio::time::timeout(DISCARDING, read).await;
 }
 
 /// A target's name from a path.

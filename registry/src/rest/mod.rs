@@ -56,6 +56,10 @@ async fn health() -> Response {
 async fn guard(State(app): State<Arc<App>>, request: Request<axum::body::Body>, next: Next) -> Response {
     match app.token.check(request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
+        Err(refusal) => {
+            // A stranger's body is not worth as much as a user's.
+            input::discard(request.into_body(), input::BODY as u64).await;
+            refusal.into_response()
+        }
     }
 }

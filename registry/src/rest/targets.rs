@@ -17,6 +17,7 @@ use super::token::random_token;
 use crate::app::App;
 use crate::clock;
 use crate::error::Error;
+use crate::health::{self, Health};
 use crate::refusal::Refusal;
 use crate::store::deployments::Assigned;
 use crate::store::presence::Presence;
@@ -175,7 +176,7 @@ async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
         "reported_at": target.reported_ms.and_then(clock::text),
         "last_heard": presence.as_ref().and_then(|presence| clock::text(presence.last_heard_ms)),
         "online": online,
-        "health": health(target, presence.as_ref(), online),
+        "health": health(target, presence.as_ref(), online, &desired).to_string(),
         "enrolled": target.public_key.is_some(),
         "created_at": clock::text(target.created_ms),
     }))
@@ -204,22 +205,13 @@ fn shown_event(event: &KeptEvent) -> Value {
     })
 }
 
-/// One word on how a target is doing.
-fn health(target: &Target, presence: Option<&Presence>, online: bool) -> &'static str {
-    let reported = match (&target.public_key, presence, &target.reported) {
-        (None, _, _) => return "waiting-for-enrolment",
-        (Some(_), None, _) => return "never-heard",
-        (Some(_), Some(_), _) if !online => return "silent",
-        (Some(_), Some(_), None) => return "nothing-reported",
-        (Some(_), Some(_), Some(reported)) => reported,
-    };
-    let failing =
-        reported.refused.is_some() || reported.packages.iter().any(|package| package.failure.is_some());
-    let moving = reported.packages.iter().any(|package| package.pending.is_some());
-    match (failing, moving) {
-        (true, _) => "failing",
-        (false, true) => "updating",
-        (false, false) => "ok",
+fn health(target: &Target, presence: Option<&Presence>, online: bool, desired: &[Assigned]) -> Health {
+    match (&target.public_key, presence, &target.reported) {
+        (None, _, _) => Health::WaitingForEnrolment,
+        (Some(_), None, _) => Health::NeverHeard,
+        (Some(_), Some(_), _) if !online => Health::Silent,
+        (Some(_), Some(_), None) => Health::NothingReported,
+        (Some(_), Some(_), Some(reported)) => health::of(desired, reported),
     }
 }
 
