@@ -111,7 +111,8 @@ fn lay_out(package: &Path) -> Digest {
     let manifest = Draft::from_toml(&text).unwrap().finish().unwrap();
     let mut builder = Builder::new(manifest.clone());
     let models = manifest.models.iter().map(|model| &model.file);
-    let files = models.chain(&manifest.module.component).chain(&manifest.files).chain(&manifest.acceptance.cases);
+    let files =
+        models.chain(&manifest.module.component).chain(&manifest.files).chain(&manifest.acceptance.cases);
     for file in files {
         let bytes = fs::read(example.join(file.to_string())).unwrap();
         place(package, file, &bytes);

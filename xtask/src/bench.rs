@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{examples, paths, run, setup};
+use crate::{examples, paths, run};
 
 /// Runs `tests/src/bin/bench_NAME.rs` with these arguments.
 pub fn run(name: &str, arguments: &[String]) -> Result<()> {
@@ -12,7 +12,6 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
     if !known.iter().any(|bench| bench == name) {
         bail!("no bench is called {name}; there are: {}", known.join(", "));
     }
-    setup::for_tests()?;
     examples::file_type()?;
     run::step("building the programs in release", || {
         run::loudly(run::cargo().args(["build", "--release", "--workspace", "--bins"]))

@@ -51,12 +51,18 @@ impl Wheel {
         run::quietly(pip.arg(format!("{}=={}", self.package, self.version)))?;
         let mut found = fs::read_dir(folder)?;
         let wheel = found.next().context("pip downloaded nothing")??.path();
-        let sha256 = sha256_of(&wheel)?;
+        self.check(&wheel)?;
+        Ok(wheel)
+    }
+
+    /// Refuses a file that is not the pinned one.
+    fn check(&self, wheel: &Path) -> Result<()> {
+        let sha256 = sha256_of(wheel)?;
         if sha256 != self.sha256 {
             let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
             bail!("{name} has sha256 {sha256}, not the pinned {}: refused", self.sha256);
         }
-        Ok(wheel)
+        Ok(())
     }
 }
 
@@ -77,4 +83,23 @@ fn sha256_of(path: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     copy(&mut file, &mut hash).with_context(|| format!("reading {}", path.display()))?;
     Ok(hex::encode(hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_than_the_pinned_one_is_refused() {
+        let path = std::env::temp_dir().join(format!("xtask-wheel-{}", std::process::id()));
+        fs::write(&path, b"a wheel").unwrap();
+        let sha256 = "4ca3d5c94a9c2a5b5d9ca3d5c1e1c7b6f4a9c9dd0b2f4a7f4f3b6d9e1c0a2b3c";
+        let wheel = Wheel { package: "p", version: "1", platforms: &[], sha256 };
+        let refused = wheel.check(&path).unwrap_err().to_string();
+        let real: &'static str = Box::leak(sha256_of(&path).unwrap().into_boxed_str());
+        let accepted = Wheel { sha256: real, ..wheel }.check(&path);
+        fs::remove_file(&path).unwrap();
+        assert!(refused.contains("refused"), "{refused}");
+        accepted.unwrap();
+    }
 }
