@@ -54,7 +54,7 @@ fn prerequisites() -> Result<(PathBuf, PathBuf)> {
     let _lock = setup::lock()?;
     apt::add_architecture("arm64")?;
     apt::install(&["rustc-web", "cargo-web", "libstd-rust-web-dev:arm64"])?;
-    apt::install(&["gcc-aarch64-linux-gnu", "libc6:arm64", "libstdc++6:arm64"])?;
+    apt::install(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "libc6:arm64", "libstdc++6:arm64"])?;
     let library = onnxruntime::library(Architecture::Aarch64)?;
     // The emulator of bookworm itself crashes in ONNX Runtime's look at the processor.
     let emulator = apt::unpacked_from_backports("qemu-user")?.join("usr/bin/qemu-aarch64");
