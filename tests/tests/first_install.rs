@@ -34,7 +34,7 @@ fn a_push_is_answered_and_reported() {
     // And says what it last knew when the agent is down.
     stack.agent().kill();
     let status = agent_status(&stack);
-    assert!(status.contains("identity") && status.contains("not running"), "{status}");
+    assert!(status.contains("identity") && status.contains("NO AGENT RUNS"), "{status}");
 }
 
 #[test]

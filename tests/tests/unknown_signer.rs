@@ -63,7 +63,7 @@ fn the_device_refuses_a_strange_registry_and_then_obeys_its_own() {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        match value["refused"].as_str() {
+        match value["state"]["refused"].as_str() {
             Some(refused) => Ok(refused.to_owned()),
             None => Err(text),
         }
