@@ -31,9 +31,7 @@ pub fn plan(state: &State) -> Vec<Effect> {
     for (name, slot) in &state.slots {
         if let Some(committed) = &slot.committed {
             match committed.health {
-                Health::Damaged => {
-                    effects.push(Effect::Fetch(name.clone(), committed.release.clone()))
-                }
+                Health::Damaged => effects.push(Effect::Fetch(name.clone(), committed.release.clone())),
                 Health::Sound { .. } if holds_route(slot) => {
                     effects.push(Effect::Serve(name.clone(), committed.release.clone()));
                 }
@@ -60,9 +58,7 @@ pub fn plan(state: &State) -> Vec<Effect> {
 fn holds_route(slot: &Slot) -> bool {
     match &slot.stage {
         Stage::Idle | Stage::Fetching(_) | Stage::Staged { .. } => true,
-        Stage::Trial { rules, phase, .. } => {
-            *phase == Phase::Loading && rules.swap == Swap::Handover
-        }
+        Stage::Trial { rules, phase, .. } => *phase == Phase::Loading && rules.swap == Swap::Handover,
     }
 }
 
@@ -71,12 +67,7 @@ pub fn loadable(state: &State) -> BTreeSet<(PackageName, Digest)> {
     let mut keep = BTreeSet::new();
     for (name, slot) in &state.slots {
         let trial = match &slot.stage {
-            Stage::Trial {
-                release,
-                rules,
-                phase,
-                ..
-            } => {
+            Stage::Trial { release, rules, phase, .. } => {
                 keep.insert((name.clone(), release.digest));
                 Some((rules.swap, *phase))
             }
@@ -96,11 +87,7 @@ pub fn loadable(state: &State) -> BTreeSet<(PackageName, Digest)> {
 pub fn stored(state: &State) -> BTreeSet<Digest> {
     let mut keep = BTreeSet::new();
     for slot in state.slots.values() {
-        keep.extend(
-            slot.committed
-                .as_ref()
-                .map(|committed| committed.release.digest),
-        );
+        keep.extend(slot.committed.as_ref().map(|committed| committed.release.digest));
         keep.extend(slot.previous.as_ref().map(|(release, _)| release.digest));
         keep.extend(slot.stage.release().map(|release| release.digest));
     }

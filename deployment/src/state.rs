@@ -166,9 +166,9 @@ impl Stage {
     pub fn release(&self) -> Option<&Release> {
         match self {
             Self::Idle => None,
-            Self::Fetching(release)
-            | Self::Staged { release, .. }
-            | Self::Trial { release, .. } => Some(release),
+            Self::Fetching(release) | Self::Staged { release, .. } | Self::Trial { release, .. } => {
+                Some(release)
+            }
         }
     }
 
@@ -186,9 +186,7 @@ impl Stage {
 impl Slot {
     /// The committed release, where it may be served.
     pub fn servable(&self) -> Option<&Committed> {
-        self.committed
-            .as_ref()
-            .filter(|committed| matches!(committed.health, Health::Sound { .. }))
+        self.committed.as_ref().filter(|committed| matches!(committed.health, Health::Sound { .. }))
     }
 }
 

@@ -26,10 +26,7 @@ pub struct Step {
 /// # Errors
 /// [`Illegal`] when the event does not fit; the state stays as it is.
 pub fn step(state: &State, event: Event) -> Result<Step, Illegal> {
-    let mut next = Step {
-        state: state.clone(),
-        notes: Vec::new(),
-    };
+    let mut next = Step { state: state.clone(), notes: Vec::new() };
     next.apply(event)?;
     Ok(next)
 }
@@ -37,48 +34,22 @@ pub fn step(state: &State, event: Event) -> Result<Step, Illegal> {
 impl Step {
     fn apply(&mut self, event: Event) -> Result<(), Illegal> {
         match event {
-            Event::Desired {
-                sequence,
-                assignments,
-            } => self.desired(sequence, assignments),
-            Event::Fetched {
-                package,
-                digest,
-                rules,
-            } => self.fetched(&package, digest, rules),
-            Event::Unusable {
-                package,
-                digest,
-                reason,
-                what,
-            } => self.unusable(&package, digest, &reason, &what),
+            Event::Desired { sequence, assignments } => self.desired(sequence, assignments),
+            Event::Fetched { package, digest, rules } => self.fetched(&package, digest, rules),
+            Event::Unusable { package, digest, reason, what } => {
+                self.unusable(&package, digest, &reason, &what)
+            }
             Event::Begin { package } => self.begin(&package),
-            Event::Accepted {
-                package,
-                digest,
-                cases,
-            } => self.accepted(&package, digest, cases),
-            Event::TrialFailed {
-                package,
-                digest,
-                reason,
-                what,
-            } => {
+            Event::Accepted { package, digest, cases } => self.accepted(&package, digest, cases),
+            Event::TrialFailed { package, digest, reason, what } => {
                 self.trial("trial-failed", &package, digest)?;
                 self.roll_back(&package, &reason, &what);
                 Ok(())
             }
-            Event::Activated {
-                package,
-                digest,
-                now_ms,
-            } => self.activated(&package, digest, now_ms),
-            Event::Proved {
-                package,
-                digest,
-                requests,
-                now_ms,
-            } => self.proved(&package, digest, requests, now_ms),
+            Event::Activated { package, digest, now_ms } => self.activated(&package, digest, now_ms),
+            Event::Proved { package, digest, requests, now_ms } => {
+                self.proved(&package, digest, requests, now_ms)
+            }
             Event::Damaged { package, digest } => self.damaged(&package, digest),
             Event::HostDied { suspects } => {
                 self.host_died(&suspects);
@@ -91,16 +62,9 @@ impl Step {
         }
     }
 
-    fn desired(
-        &mut self,
-        sequence: u64,
-        assignments: Vec<(PackageName, Release)>,
-    ) -> Result<(), Illegal> {
+    fn desired(&mut self, sequence: u64, assignments: Vec<(PackageName, Release)>) -> Result<(), Illegal> {
         if sequence < self.state.desired {
-            return Err(Illegal::OldDesired {
-                offered: sequence,
-                current: self.state.desired,
-            });
+            return Err(Illegal::OldDesired { offered: sequence, current: self.state.desired });
         }
         self.state.desired = sequence;
         let names: Vec<_> = self.state.slots.keys().cloned().collect();
@@ -116,17 +80,10 @@ impl Step {
                 continue;
             }
             if release.release < floor {
-                if slot
-                    .failure
-                    .as_ref()
-                    .is_some_and(|failure| failure.digest == release.digest)
-                {
+                if slot.failure.as_ref().is_some_and(|failure| failure.digest == release.digest) {
                     continue;
                 }
-                let what = format!(
-                    "release {} is below this device's floor {floor}",
-                    release.release
-                );
+                let what = format!("release {} is below this device's floor {floor}", release.release);
                 slot.failure = Some(Failure::of(&release, "below-floor", &what));
                 self.notes.push(Note::BelowFloor(name, release, floor));
                 continue;
@@ -146,12 +103,7 @@ impl Step {
         }
     }
 
-    fn fetched(
-        &mut self,
-        package: &PackageName,
-        digest: Digest,
-        rules: Rules,
-    ) -> Result<(), Illegal> {
+    fn fetched(&mut self, package: &PackageName, digest: Digest, rules: Rules) -> Result<(), Illegal> {
         let slot = self.slot("fetched", package)?;
         if let Some(committed) = &mut slot.committed
             && committed.release.digest == digest
@@ -162,11 +114,7 @@ impl Step {
         }
         match &slot.stage {
             Stage::Fetching(release) if release.digest == digest => {
-                slot.stage = Stage::Staged {
-                    release: release.clone(),
-                    rules,
-                    attempts: 0,
-                };
+                slot.stage = Stage::Staged { release: release.clone(), rules, attempts: 0 };
                 Ok(())
             }
             stage => Err(wrong("fetched", package, stage)),
@@ -192,12 +140,7 @@ impl Step {
 
     fn begin(&mut self, package: &PackageName) -> Result<(), Illegal> {
         let slot = self.slot("begin", package)?;
-        let Stage::Staged {
-            release,
-            rules,
-            attempts,
-        } = &slot.stage
-        else {
+        let Stage::Staged { release, rules, attempts } = &slot.stage else {
             return Err(wrong("begin", package, &slot.stage));
         };
         if *attempts >= MAX_ATTEMPTS {
@@ -214,12 +157,7 @@ impl Step {
         Ok(())
     }
 
-    fn accepted(
-        &mut self,
-        package: &PackageName,
-        digest: Digest,
-        cases: usize,
-    ) -> Result<(), Illegal> {
+    fn accepted(&mut self, package: &PackageName, digest: Digest, cases: usize) -> Result<(), Illegal> {
         let phase = self.trial("accepted", package, digest)?;
         if cases == 0 {
             return Err(Illegal::NoCase(package.clone()));
@@ -230,12 +168,7 @@ impl Step {
         Ok(())
     }
 
-    fn activated(
-        &mut self,
-        package: &PackageName,
-        digest: Digest,
-        now_ms: u64,
-    ) -> Result<(), Illegal> {
+    fn activated(&mut self, package: &PackageName, digest: Digest, now_ms: u64) -> Result<(), Illegal> {
         let phase = self.trial("activated", package, digest)?;
         if *phase == Phase::Loading {
             return Err(Illegal::NoCase(package.clone()));
@@ -244,9 +177,7 @@ impl Step {
         if let Stage::Trial { rules, phase, .. } = &mut slot.stage {
             if rules.probation_ms > 0 {
                 if *phase == Phase::Accepted {
-                    *phase = Phase::Probation {
-                        until_ms: now_ms.saturating_add(rules.probation_ms),
-                    };
+                    *phase = Phase::Probation { until_ms: now_ms.saturating_add(rules.probation_ms) };
                 }
             } else {
                 self.commit(package);
@@ -307,11 +238,7 @@ impl Step {
             let tried = matches!(&slot.stage, Stage::Trial { release, phase, .. }
                 if suspects.contains(&release.digest) && *phase != Phase::Loading);
             if tried {
-                self.roll_back(
-                    &name,
-                    "host-died",
-                    "the host ended while it served this release on trial",
-                );
+                self.roll_back(&name, "host-died", "the host ended while it served this release on trial");
             } else if let Some(committed) = &mut slot.committed
                 && suspects.contains(&committed.release.digest)
                 && let Health::Sound { crashes } = &mut committed.health
@@ -341,11 +268,7 @@ impl Step {
             && let Some((release, rules)) = slot.previous.take()
             && release.release >= floor
         {
-            slot.stage = Stage::Staged {
-                release,
-                rules,
-                attempts: 0,
-            };
+            slot.stage = Stage::Staged { release, rules, attempts: 0 };
         }
         self.notes.push(Note::Quarantined(package.clone()));
     }
@@ -362,21 +285,14 @@ impl Step {
         {
             slot.previous = Some((old.release, old.rules));
         }
-        if slot
-            .failure
-            .as_ref()
-            .is_some_and(|failure| failure.digest == release.digest)
-        {
+        if slot.failure.as_ref().is_some_and(|failure| failure.digest == release.digest) {
             slot.failure = None;
         }
         let floor = self.state.floors.entry(package.clone()).or_default();
         // A release that would shut itself out sets the floor at itself.
         *floor = (*floor).max(release.min_release.min(release.release));
-        slot.committed = Some(Committed {
-            release: release.clone(),
-            rules,
-            health: Health::Sound { crashes: 0 },
-        });
+        slot.committed =
+            Some(Committed { release: release.clone(), rules, health: Health::Sound { crashes: 0 } });
         self.state.generation += 1;
         self.notes.push(Note::Committed(package.clone(), release));
     }
@@ -388,26 +304,15 @@ impl Step {
         let stage = std::mem::take(&mut slot.stage);
         if let Some(release) = stage.release() {
             slot.failure = Some(Failure::of(release, reason, what));
-            self.notes
-                .push(Note::RolledBack(package.clone(), release.clone()));
+            self.notes.push(Note::RolledBack(package.clone(), release.clone()));
         }
     }
 
     /// What was started and did not end is staged again, its attempts kept.
     fn interrupt_trials(&mut self) {
         for slot in self.state.slots.values_mut() {
-            if let Stage::Trial {
-                release,
-                rules,
-                attempt,
-                ..
-            } = &slot.stage
-            {
-                slot.stage = Stage::Staged {
-                    release: release.clone(),
-                    rules: *rules,
-                    attempts: *attempt,
-                };
+            if let Stage::Trial { release, rules, attempt, .. } = &slot.stage {
+                slot.stage = Stage::Staged { release: release.clone(), rules: *rules, attempts: *attempt };
             }
         }
     }
@@ -416,10 +321,7 @@ impl Step {
         self.state
             .slots
             .get_mut(package)
-            .ok_or_else(|| Illegal::UnknownPackage {
-                event,
-                package: package.clone(),
-            })
+            .ok_or_else(|| Illegal::UnknownPackage { event, package: package.clone() })
     }
 
     fn trial(
@@ -447,16 +349,13 @@ impl Slot {
         match &mut self.committed {
             // Only the settings differ: nothing to fetch or to try, except where it was shut out.
             Some(committed)
-                if committed.release.digest == release.digest
-                    && committed.health != Health::Quarantined =>
+                if committed.release.digest == release.digest && committed.health != Health::Quarantined =>
             {
                 committed.release = release;
                 self.stage = Stage::Idle;
             }
             _ => match &mut self.stage {
-                Stage::Fetching(on_its_way) if on_its_way.digest == release.digest => {
-                    *on_its_way = release
-                }
+                Stage::Fetching(on_its_way) if on_its_way.digest == release.digest => *on_its_way = release,
                 _ => self.stage = Stage::Fetching(release),
             },
         }
@@ -464,9 +363,5 @@ impl Slot {
 }
 
 fn wrong(event: &'static str, package: &PackageName, stage: &Stage) -> Illegal {
-    Illegal::WrongStage {
-        event,
-        package: package.clone(),
-        stage: stage.word().unwrap_or("idle"),
-    }
+    Illegal::WrongStage { event, package: package.clone(), stage: stage.word().unwrap_or("idle") }
 }

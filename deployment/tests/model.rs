@@ -49,11 +49,7 @@ fn release(package: usize, number: u8) -> Release {
 
 fn rules(number: u8) -> Rules {
     Rules {
-        swap: if number.is_multiple_of(2) {
-            Swap::Handover
-        } else {
-            Swap::StopFirst
-        },
+        swap: if number.is_multiple_of(2) { Swap::Handover } else { Swap::StopFirst },
         probation_ms: if number.is_multiple_of(3) { 1000 } else { 0 },
         probation_requests: 5,
     }
@@ -68,11 +64,9 @@ fn answer(effect: &Effect, outcome: u8) -> Event {
             reason: "bad-manifest".into(),
             what: "x".repeat(5000),
         },
-        Effect::Fetch(package, release) => Event::Fetched {
-            package,
-            digest: release.digest,
-            rules: rules(release.release as u8),
-        },
+        Effect::Fetch(package, release) => {
+            Event::Fetched { package, digest: release.digest, rules: rules(release.release as u8) }
+        }
         Effect::Begin(package) => Event::Begin { package },
         Effect::Load(package, release) => match outcome {
             0 | 1 => Event::TrialFailed {
@@ -81,42 +75,23 @@ fn answer(effect: &Effect, outcome: u8) -> Event {
                 reason: "acceptance".into(),
                 what: "case `a`".into(),
             },
-            2 => Event::Damaged {
-                package,
-                digest: release.digest,
-            },
-            3 => Event::Accepted {
-                package,
-                digest: release.digest,
-                cases: 0,
-            },
-            _ => Event::Accepted {
-                package,
-                digest: release.digest,
-                cases: 2,
-            },
+            2 => Event::Damaged { package, digest: release.digest },
+            3 => Event::Accepted { package, digest: release.digest, cases: 0 },
+            _ => Event::Accepted { package, digest: release.digest, cases: 2 },
         },
-        Effect::Activate(package, release) => Event::Activated {
-            package,
-            digest: release.digest,
-            now_ms: 10,
-        },
-        Effect::Watch(package, digest) if bad => Event::TrialFailed {
-            package,
-            digest,
-            reason: "budget".into(),
-            what: "slow".into(),
-        },
+        Effect::Activate(package, release) => {
+            Event::Activated { package, digest: release.digest, now_ms: 10 }
+        }
+        Effect::Watch(package, digest) if bad => {
+            Event::TrialFailed { package, digest, reason: "budget".into(), what: "slow".into() }
+        }
         Effect::Watch(package, digest) => Event::Proved {
             package,
             digest,
             requests: u64::from(outcome),
             now_ms: 10 + 150 * u64::from(outcome),
         },
-        Effect::Serve(package, release) if bad => Event::Damaged {
-            package,
-            digest: release.digest,
-        },
+        Effect::Serve(package, release) if bad => Event::Damaged { package, digest: release.digest },
         Effect::Serve(..) => Event::HostDied { suspects: vec![] },
     }
 }
@@ -125,41 +100,14 @@ fn noise(package: usize, number: u8, kind: u8) -> Event {
     let digest = release(package, number).digest;
     let package = name(package);
     match kind {
-        0 => Event::Fetched {
-            package,
-            digest,
-            rules: rules(number),
-        },
-        1 => Event::Accepted {
-            package,
-            digest,
-            cases: 1,
-        },
-        2 => Event::Activated {
-            package,
-            digest,
-            now_ms: 5,
-        },
-        3 => Event::Proved {
-            package,
-            digest,
-            requests: 100,
-            now_ms: u64::MAX,
-        },
-        4 => Event::TrialFailed {
-            package,
-            digest,
-            reason: "r".into(),
-            what: "ä".repeat(3000),
-        },
+        0 => Event::Fetched { package, digest, rules: rules(number) },
+        1 => Event::Accepted { package, digest, cases: 1 },
+        2 => Event::Activated { package, digest, now_ms: 5 },
+        3 => Event::Proved { package, digest, requests: 100, now_ms: u64::MAX },
+        4 => Event::TrialFailed { package, digest, reason: "r".into(), what: "ä".repeat(3000) },
         5 => Event::Damaged { package, digest },
         6 => Event::Begin { package },
-        _ => Event::Unusable {
-            package,
-            digest,
-            reason: "r".into(),
-            what: String::new(),
-        },
+        _ => Event::Unusable { package, digest, reason: "r".into(), what: String::new() },
     }
 }
 
@@ -174,9 +122,9 @@ fn event(state: &State, step: &Move) -> Option<Event> {
         },
         Move::Answer(n, outcome) => answer(plan(state).get(*n)?, *outcome),
         Move::Noise(package, number, kind) => noise(*package, *number, *kind),
-        Move::HostDied(number) => Event::HostDied {
-            suspects: number.map(|r| release(0, r).digest).into_iter().collect(),
-        },
+        Move::HostDied(number) => {
+            Event::HostDied { suspects: number.map(|r| release(0, r).digest).into_iter().collect() }
+        }
         Move::Restarted => Event::Restarted,
     })
 }
@@ -223,19 +171,13 @@ fn check_step(before: &State, event: &Event, after: &Step) {
     let after = &after.state;
     assert!(after.generation >= before.generation && after.desired >= before.desired);
     for (name, floor) in &before.floors {
-        assert!(
-            after.floors.get(name) >= Some(floor),
-            "the floor of {name} fell"
-        );
+        assert!(after.floors.get(name) >= Some(floor), "the floor of {name} fell");
     }
     for (name, slot) in &before.slots {
         let removed = matches!(event, Event::Desired { assignments, .. }
             if !assignments.iter().any(|(n, _)| n == name));
         if slot.committed.is_some() && !removed {
-            assert!(
-                after.slots[name].committed.is_some(),
-                "{name} lost its committed release by {event:?}"
-            );
+            assert!(after.slots[name].committed.is_some(), "{name} lost its committed release by {event:?}");
         }
         // Only a trial whose cases passed becomes committed.
         if let Some(slot_after) = after.slots.get(name) {
@@ -251,9 +193,7 @@ fn check_step(before: &State, event: &Event, after: &Step) {
         }
     }
     let record = serde_json::to_vec(&StateRecord::from(after.clone())).unwrap();
-    let read: State = serde_json::from_slice::<StateRecord>(&record)
-        .unwrap()
-        .into();
+    let read: State = serde_json::from_slice::<StateRecord>(&record).unwrap().into();
     assert_eq!(&read, after, "the record does not give the state back");
 }
 
@@ -330,8 +270,5 @@ proptest! {
 
 /// Event sequences per property; `PROPTEST_CASES` sets another number.
 fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(20_000)
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000)
 }

@@ -62,7 +62,8 @@ impl Selvedge {
         let mut all = vec!["--json"];
         all.extend(arguments);
         let text = self.run(&all);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?} printed no JSON ({error}): {text}"))
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{arguments:?} printed no JSON ({error}): {text}"))
     }
 
     /// Runs it where it must fail; exit code and standard error.
@@ -73,7 +74,13 @@ impl Selvedge {
         let output = self.output(arguments);
         let code = output.status.code().unwrap_or_else(|| panic!("{arguments:?}: {}", output.status));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_ne!(code, 0, "selvedge {} succeeded: {}", arguments.join(" "), String::from_utf8_lossy(&output.stdout));
+        assert_ne!(
+            code,
+            0,
+            "selvedge {} succeeded: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stdout)
+        );
         (code, said)
     }
 }

@@ -21,7 +21,18 @@ pub fn identity(stack: &Stack, padding: usize) -> String {
 pub fn package(stack: &Stack, model: &str, name: &str, version: &str, release: u64) -> String {
     let out = stack.path(&format!("{name}-{version}.pkg"));
     let release = release.to_string();
-    Selvedge::new().run(&["package", model, "--name", name, "--version", version, "--release", &release, "--out", &out]);
+    Selvedge::new().run(&[
+        "package",
+        model,
+        "--name",
+        name,
+        "--version",
+        version,
+        "--release",
+        &release,
+        "--out",
+        &out,
+    ]);
     out
 }
 

@@ -16,13 +16,10 @@ pub fn root() -> PathBuf {
 /// When it was not built, saying how to.
 pub fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().expect("a running test has an executable");
-    let found = own
-        .ancestors()
-        .skip(1)
-        .take(3)
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("{name} is not built: run `cargo xtask test`, or `cargo build --workspace` first"))
+    let found = own.ancestors().skip(1).take(3).map(|folder| folder.join(name)).find(|path| path.is_file());
+    found.unwrap_or_else(|| {
+        panic!("{name} is not built: run `cargo xtask test`, or `cargo build --workspace` first")
+    })
 }
 
 /// A product of `cargo xtask setup` or `cargo xtask modules`, by its path below `target`.
@@ -31,6 +28,10 @@ pub fn program(name: &str) -> PathBuf {
 /// When it is not there, saying how to get it.
 pub fn set_up(path: &str) -> PathBuf {
     let path = root().join("target").join(path);
-    assert!(path.exists(), "{} is missing: run `cargo xtask setup` and `cargo xtask modules`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo xtask setup` and `cargo xtask modules`",
+        path.display()
+    );
     path
 }

@@ -81,7 +81,9 @@ impl Stack {
         let file = self.dir.path().join("broker.address");
         let _ = std::fs::remove_file(&file);
         let mut command = Command::new(program("selvedge-registry"));
-        command.args(["broker", "--listen", address, "--data", &self.path("broker"), "--address-file"]).arg(&file);
+        command
+            .args(["broker", "--listen", address, "--data", &self.path("broker"), "--address-file"])
+            .arg(&file);
         self.broker = Some(Process::start("broker", &mut command, &self.dir.path().join("broker.log")));
         self.broker_address = address_in(&file);
     }
@@ -95,7 +97,13 @@ impl Stack {
         command
             .args(["serve", "--listen", address, "--data", &self.path("registry")])
             .args(["--broker", &format!("mqtt://{}", self.broker_address)])
-            .args(["--online-keys", &self.path("keys/online"), "--roots", &self.path("keys/roots"), "--address-file"])
+            .args([
+                "--online-keys",
+                &self.path("keys/online"),
+                "--roots",
+                &self.path("keys/roots"),
+                "--address-file",
+            ])
             .arg(&file);
         self.registry = Some(Process::start("registry", &mut command, &self.dir.path().join("registry.log")));
         self.registry_address = address_in(&file);
@@ -172,9 +180,11 @@ impl Stack {
 
     /// Waits until the device answers for `model` at `version`.
     pub fn wait_ready(&self, model: &str, version: &str) {
-        wait::until(&format!("{model} {version} to answer"), || match self.get(&format!("/v2/models/{model}/versions/{version}/ready")) {
-            Ok((200, _)) => Ok(()),
-            other => Err(other),
+        wait::until(&format!("{model} {version} to answer"), || {
+            match self.get(&format!("/v2/models/{model}/versions/{version}/ready")) {
+                Ok((200, _)) => Ok(()),
+                other => Err(other),
+            }
         });
     }
 
@@ -237,7 +247,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 async fn answer(response: reqwest::Response) -> Result<(u16, Value), String> {
     let status = response.status().as_u16();
     let body = response.bytes().await.map_err(|error| error.to_string())?;
-    let value = serde_json::from_slice(&body)
-        .map_err(|error| format!("{status} with a body that is no JSON ({error}): {:?}", String::from_utf8_lossy(&body)))?;
+    let value = serde_json::from_slice(&body).map_err(|error| {
+        format!("{status} with a body that is no JSON ({error}): {:?}", String::from_utf8_lossy(&body))
+    })?;
     Ok((status, value))
 }

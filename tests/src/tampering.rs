@@ -29,7 +29,9 @@ impl Tampering {
         thread::spawn(move || {
             for agent in listener.incoming().flatten() {
                 let Ok(upstream) = TcpStream::connect(&broker) else { continue };
-                let (Ok(agent_out), Ok(mut upstream_out)) = (agent.try_clone(), upstream.try_clone()) else { continue };
+                let (Ok(agent_out), Ok(mut upstream_out)) = (agent.try_clone(), upstream.try_clone()) else {
+                    continue;
+                };
                 let (left, seen) = (left.clone(), seen.clone());
                 let mut agent_in = agent;
                 thread::spawn(move || {
@@ -81,6 +83,8 @@ fn carry(mut from: TcpStream, mut to: &TcpStream, left: &AtomicU32, seen: &Atomi
 }
 
 fn is_block(header: u8, body: &[u8]) -> bool {
-    let Some(length) = body.get(..2).map(|n| usize::from(u16::from_be_bytes([n[0], n[1]]))) else { return false };
+    let Some(length) = body.get(..2).map(|n| usize::from(u16::from_be_bytes([n[0], n[1]]))) else {
+        return false;
+    };
     header >> 4 == 3 && body.get(2..2 + length).is_some_and(|topic| topic.ends_with(b"/dn/blk"))
 }

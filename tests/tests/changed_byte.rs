@@ -47,7 +47,9 @@ fn on_disk_it_is_found_before_use_and_repaired() {
     wait::until("the repair to be reported", || {
         let target = stack.target();
         let told = target["events"].as_array().is_some_and(|events| {
-            events.iter().any(|event| event.to_string().contains("corrupt") || event.to_string().contains("repair"))
+            events
+                .iter()
+                .any(|event| event.to_string().contains("corrupt") || event.to_string().contains("repair"))
         });
         let serving = reported(&target, "identity").is_some_and(|report| report["serving"] == true);
         if told && serving { Ok(()) } else { Err(target.to_string()) }

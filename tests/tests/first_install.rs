@@ -3,7 +3,8 @@
 use selvedge_tests::packages::push_identity;
 use selvedge_tests::stack::{DEVICE, Stack, reported};
 
-const INPUT: &str = r#"{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6.5]}]}"#;
+const INPUT: &str =
+    r#"{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6.5]}]}"#;
 
 #[test]
 fn a_push_is_answered_and_reported() {
@@ -43,7 +44,15 @@ fn a_second_agent_on_the_same_data_refuses_and_names_the_first() {
     stack.selvedge().run(&["status", DEVICE]);
     let first = stack.agent().id();
     let output = std::process::Command::new(selvedge_tests::programs::program("selvedge-agent"))
-        .args(["run", "--data", &stack.path("agent"), "--enrolment", &stack.path("enrolment.json"), "--http", "127.0.0.1:0"])
+        .args([
+            "run",
+            "--data",
+            &stack.path("agent"),
+            "--enrolment",
+            &stack.path("enrolment.json"),
+            "--http",
+            "127.0.0.1:0",
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

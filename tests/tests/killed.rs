@@ -79,9 +79,11 @@ fn stage(stack: &Stack) -> String {
 }
 
 fn converges(stack: &Stack, what: &str) {
-    wait::until(&format!("an answer after {what}"), || match stack.post("/v2/models/identity/infer", INPUT) {
-        Ok((200, answer)) => Ok(answer),
-        other => Err(other),
+    wait::until(&format!("an answer after {what}"), || {
+        match stack.post("/v2/models/identity/infer", INPUT) {
+            Ok((200, answer)) => Ok(answer),
+            other => Err(other),
+        }
     });
     stack.wait_committed("identity", 1);
     let target = stack.target();

@@ -74,14 +74,23 @@ fn folder(stack: &Stack, version: &str, last: f64) -> String {
     fs::write(folder.join("selvedge.toml"), MANIFEST.replace("VERSION", version)).unwrap();
     fs::write(folder.join("model.onnx"), onnx_writer::identity_padded(100)).unwrap();
     let tensor = |name: &str, last: f64| serde_json::json!({"name": name, "datatype": "FP32", "shape": [2, 3], "data": [1.0, 2.0, 3.0, 4.0, 5.0, last]});
-    let case = serde_json::json!({"name": "golden", "inputs": [tensor("x", 6.0)], "outputs": [tensor("y", last)]});
+    let case =
+        serde_json::json!({"name": "golden", "inputs": [tensor("x", 6.0)], "outputs": [tensor("y", last)]});
     fs::write(folder.join("cases/golden.json"), case.to_string()).unwrap();
     folder.display().to_string()
 }
 
 fn push(stack: &Stack, folder: &str, version: &str, release: u64) {
     let out = stack.path(&format!("identity-{version}.pkg"));
-    Selvedge::new().run(&["package", folder, "--release", &release.to_string(), "--out", &out, "--skip-acceptance"]);
+    Selvedge::new().run(&[
+        "package",
+        folder,
+        "--release",
+        &release.to_string(),
+        "--out",
+        &out,
+        "--skip-acceptance",
+    ]);
     stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
     stack.selvedge().run(&["deploy", "identity", "--target", DEVICE]);
 }
