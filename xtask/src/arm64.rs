@@ -33,8 +33,8 @@ pub fn run() -> Result<()> {
         let version = run::quietly(Command::new(programs.join(name)).arg("--version"))?;
         run::say(format!("  {} (aarch64, emulated)", version.trim()));
     }
-    run::step("building the command line for this machine", || {
-        run::loudly(run::cargo().args(["build", "--locked", "--package", "selvedge-cli", "--bins"]))
+    run::step("building the programs of this machine", || {
+        run::loudly(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
     })?;
     run::step("running the example's acceptance cases on the emulated host", || {
         let mut package = run::program(&paths::cargo_target().join("debug/selvedge"));
