@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -118,7 +119,9 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
         server::run(listeners, Arc::new(runtime), journal).await?;
         anyhow::Ok(())
     })?;
-    Ok(ExitCode::SUCCESS)
+    // A load or a run that is still at work is not waited for, nor is its library unloaded under it.
+    executor.shutdown_timeout(Duration::from_secs(1));
+    fatal::end(0)
 }
 
 fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {

@@ -8,7 +8,7 @@ use selvedge_package::manifest::Acceptance;
 
 use super::{Case, CaseError, compare, read};
 use crate::clock;
-use crate::serve::predictor::Predictor;
+use crate::serve::predictor::{self, Predictor};
 
 /// Runs every case of the package, in the manifest's order. An error means that a case cannot be
 /// read; one that fails is in its result.
@@ -46,7 +46,7 @@ async fn run(package: &Arc<dyn Predictor>, case: Case, acceptance: &Acceptance) 
 async fn once(package: &Arc<dyn Predictor>, case: &Case, acceptance: &Acceptance) -> (f64, Option<String>) {
     let deadline = Duration::from_millis(package.manifest().module.deadline_ms.into());
     let start = clock::now();
-    let answer = Arc::clone(package).predict(case.inputs.clone(), deadline).await;
+    let answer = predictor::ask(Arc::clone(package), case.inputs.clone(), deadline, ()).await;
     let ms = clock::now().duration_since(start).as_secs_f64() * 1e3;
     let tolerance = case.tolerance.unwrap_or_else(|| acceptance.tolerance_on(std::env::consts::ARCH));
     let failure = match answer {

@@ -19,8 +19,7 @@ pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> 
     let _one_at_a_time = control.loading.lock().await;
     let start = clock::now();
     let package = load.package.clone();
-    let known = control.serving.table.loaded(&package);
-    let served = match known.filter(|served| served.settings == load.settings) {
+    let served = match control.serving.table.loaded(&package, &load.settings) {
         Some(served) => served,
         None => open(&control, load).await?,
     };
@@ -32,10 +31,8 @@ pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> 
             return Err(error.into());
         }
     };
-    if control.serving.table.loaded(&package).is_none_or(|known| !Arc::ptr_eq(&known, &served)) {
-        let before = control.serving.table.stage(Arc::clone(&served));
-        drop(tokio::task::spawn_blocking(move || drop(before)).await);
-    }
+    let before = control.serving.table.stage(served);
+    drop(tokio::task::spawn_blocking(move || drop(before)).await);
     let failed = cases.iter().filter(|case| case.failure.is_some()).count();
     tracing::info!(
         package = %package.name, digest = %package.digest, load_ms, cases = cases.len(), failed, "loaded"

@@ -107,6 +107,12 @@ async fn new_settings_of_what_is_served_are_staged_beside_it() {
     post(&router, path::LOAD, other).await;
     let both = states(get(&router, path::STATUS).await.1);
     assert_eq!(both, [(1, PackageState::Serving), (1, PackageState::Staged)]);
+    post(&router, path::LOAD, load(&first)).await;
+    let one = states(get(&router, path::STATUS).await.1);
+    assert_eq!(one, [(1, PackageState::Serving)], "the first settings are wanted again");
+    let mut other = load(&first);
+    other["settings"] = json!({"threshold": "0.5"});
+    post(&router, path::LOAD, other).await;
     post(&router, path::ACTIVATE, reference(&first)).await;
     while serving.table.len() > 1 {
         tokio::task::yield_now().await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -25,6 +25,8 @@ pub enum Behaviour {
     Echo,
     /// As `Echo`, once a permit can be had.
     Wait(Arc<Semaphore>),
+    /// As `Echo`, after blocking its thread until something is sent.
+    Block(Arc<Mutex<mpsc::Receiver<()>>>),
     /// Fails.
     Fail(PredictError),
     /// Gives nothing back.
@@ -101,6 +103,10 @@ impl Predictor for Fake {
                 Behaviour::Wait(permits) => {
                     let waiting = tokio::time::timeout(deadline, Arc::clone(permits).acquire_owned()).await;
                     Some(waiting.map_err(|_| PredictError::Deadline(deadline))?)
+                }
+                Behaviour::Block(sent) => {
+                    let _ = sent.lock().unwrap().recv();
+                    None
                 }
                 Behaviour::Fail(error) => return Err(error.clone()),
                 Behaviour::Nothing => return Ok(Vec::new()),

@@ -11,9 +11,10 @@ use axum::response::Response;
 use super::Serving;
 use super::body;
 use super::failure::{self, Failure};
+use super::gate::Pass;
+use super::predictor;
 use super::served::{Held, Served};
 use crate::clock;
-use crate::failure::PredictError;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::request::{InferRequest, Parameter, RequestedOutput};
 use crate::oip::{answer_json, check, request_json};
@@ -128,8 +129,7 @@ async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<R
     let deadline = deadline(model.deadline(), &request);
     let left = || deadline.saturating_sub(clock::now().duration_since(start));
     let pass = model.gate.enter(left()).await?;
-    let outputs = predict(model, request.inputs, &request.outputs, left()).await;
-    drop(pass);
+    let outputs = predict(model, request.inputs, &request.outputs, left(), pass).await;
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
             tracing::warn!(package = %manifest.name, version = %model.version, %failure, "no answer");
@@ -153,16 +153,13 @@ async fn predict(
     inputs: Vec<NamedTensor>,
     requested: &[RequestedOutput],
     left: Duration,
+    pass: Pass,
 ) -> Result<Vec<AnsweredOutput>, Failure> {
     if left.is_zero() {
         return Err(Failure::Busy);
     }
-    let predicting = Arc::clone(&model.predictor).predict(inputs, left);
-    // The sandbox keeps the deadline; this is for when it does not.
-    let outputs = match tokio::time::timeout(left + Duration::from_secs(2), predicting).await {
-        Ok(outputs) => outputs?,
-        Err(_) => return Err(PredictError::Deadline(left).into()),
-    };
+    let held = (pass, model.again());
+    let outputs = predictor::ask(Arc::clone(&model.predictor), inputs, left, held).await?;
     let selected = check::select(&model.manifest().outputs, requested, outputs);
     let selected = selected.map_err(Failure::NoOutput)?;
     Ok(selected.into_iter().map(|(tensor, encoding)| AnsweredOutput { tensor, encoding }).collect())

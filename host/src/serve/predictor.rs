@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
+use tokio::runtime::Handle;
 
 use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
@@ -26,7 +27,8 @@ pub trait Predictor: Send + Sync + 'static {
     fn models(&self) -> &[(PackageName, Digest)];
     /// A file of the package, verified as it is read.
     fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError>;
-    /// Answers inputs that were checked against the manifest.
+    /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
+    /// ask through [`ask`].
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction;
 }
 
@@ -41,6 +43,35 @@ pub trait Opener: Send + Sync + 'static {
     ) -> Result<Arc<dyn Predictor>, OpenError>;
     /// ONNX Runtime's version.
     fn onnxruntime_version(&self) -> String;
+}
+
+/// Time over its deadline after which a prediction is given up. The package keeps its deadline itself,
+/// and the host ends where a model does not; this is for a bug in either.
+const GIVEN_UP: Duration = Duration::from_secs(5);
+
+/// Asks a package on a thread of its own.
+///
+/// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
+/// and the control socket waiting, so that a slow model would stop the whole host. `held` is dropped
+/// when the package has really ended, also where nobody waits for its answer any more.
+pub async fn ask(
+    package: Arc<dyn Predictor>,
+    inputs: Vec<NamedTensor>,
+    deadline: Duration,
+    held: impl Send + 'static,
+) -> Result<Vec<NamedTensor>, PredictError> {
+    let asked = tokio::task::spawn_blocking(move || {
+        let outputs = Handle::current().block_on(package.predict(inputs, deadline));
+        drop(held);
+        outputs
+    });
+    match tokio::time::timeout(deadline + GIVEN_UP, asked).await {
+        Ok(Ok(outputs)) => outputs,
+        Ok(Err(_)) => {
+            Err(PredictError::Internal("the request panicked; the host's log says more".to_owned()))
+        }
+        Err(_) => Err(PredictError::Deadline(deadline)),
+    }
 }
 
 impl Predictor for Loaded {

@@ -128,6 +128,13 @@ impl Served {
 /// A package held by a request: it is not dropped before this is.
 pub struct Held(Arc<Served>);
 
+impl Held {
+    /// Holds it once more, for what may outlive the request.
+    pub fn again(&self) -> Self {
+        self.0.hold()
+    }
+}
+
 impl std::ops::Deref for Held {
     type Target = Served;
 

@@ -15,8 +15,8 @@ use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
 use crate::control::{self, Control, fatal};
 
-/// MiB that the bodies of all requests may hold together.
-const BODY_BUDGET_MIB: u32 = 512;
+/// MiB that the bodies of all requests may hold together: at most this, and a quarter of the memory.
+const BODY_BUDGET_MIB: u64 = 512;
 
 /// Bounds of the inference endpoint.
 const HTTP: Limits = Limits { connections: 1024, head: Duration::from_secs(60) };
@@ -37,7 +37,7 @@ pub async fn run(
     journal: Arc<Journal>,
 ) -> std::io::Result<()> {
     let http = listeners.http.local_addr()?.to_string();
-    let serving = Serving::new(BODY_BUDGET_MIB);
+    let serving = Serving::new(body_budget_mib());
     let (stop, stopped) = watch::channel(false);
     let control = Arc::new(Control {
         serving: Arc::clone(&serving),
@@ -74,6 +74,14 @@ pub async fn run(
     }
     tracing::info!("ended");
     Ok(())
+}
+
+fn body_budget_mib() -> u32 {
+    let system = rustix::system::sysinfo();
+    // Both are as wide as the system's words.
+    #[allow(clippy::unnecessary_cast)]
+    let quarter = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / 4 >> 20;
+    u32::try_from(quarter.clamp(16, BODY_BUDGET_MIB)).unwrap_or(16)
 }
 
 /// The first SIGTERM or SIGINT drains, the second ends.

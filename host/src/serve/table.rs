@@ -87,26 +87,36 @@ impl Table {
         self.read(|packages| packages.get(name).map(|entries| versions(entries)).unwrap_or_default())
     }
 
-    /// A package that is loaded and does not drain.
-    pub fn loaded(&self, package: &PackageRef) -> Option<Arc<Served>> {
+    /// A package that is loaded with these settings and does not drain.
+    pub fn loaded(&self, package: &PackageRef, settings: &BTreeMap<String, String>) -> Option<Arc<Served>> {
         self.read(|packages| {
-            let entries = packages.get(package.name.as_str())?;
-            let of = |entry: &&Entry| is(entry, package.digest) && entry.state != PackageState::Draining;
-            entries.iter().find(of).map(|entry| Arc::clone(&entry.served))
+            let of = |entry: &&Entry| {
+                is(entry, package.digest)
+                    && entry.state != PackageState::Draining
+                    && entry.served.settings == *settings
+            };
+            let entry = packages.get(package.name.as_str())?.iter().find(of)?;
+            Some(Arc::clone(&entry.served))
         })
     }
 
-    /// Adds a package without routing it. One of the same digest that was staged before goes.
-    pub fn stage(&self, served: Arc<Served>) -> Option<Arc<Served>> {
+    /// Adds a package without routing it, unless it is here. Others of the same digest that were
+    /// staged before go: the last one loaded is the one to be routed.
+    pub fn stage(&self, served: Arc<Served>) -> Vec<Arc<Served>> {
         let package = served.reference();
         self.write(|packages| {
             let entries = packages.entry(package.name.as_str().to_owned()).or_default();
-            let before = entries
-                .iter()
-                .position(|entry| is(entry, package.digest) && entry.state == PackageState::Staged)
-                .map(|at| entries.remove(at).served);
-            entries.push(Entry { served, state: PackageState::Staged });
-            before
+            let (before, kept) = entries.drain(..).partition(|entry: &Entry| {
+                is(entry, package.digest)
+                    && entry.state == PackageState::Staged
+                    && !Arc::ptr_eq(&entry.served, &served)
+            });
+            *entries = kept;
+            if !entries.iter().any(|entry| Arc::ptr_eq(&entry.served, &served)) {
+                entries.push(Entry { served, state: PackageState::Staged });
+            }
+            let before: Vec<Entry> = before;
+            before.into_iter().map(|entry| entry.served).collect()
         })
     }
 

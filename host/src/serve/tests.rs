@@ -168,6 +168,47 @@ async fn a_package_that_fails_is_told_from_one_that_is_asked_wrongly() {
     check(Behaviour::Nothing, 500, 1).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_model_that_blocks_its_thread_keeps_nobody_else_waiting() {
+    let (end, sent) = std::sync::mpsc::channel();
+    let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
+    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), blocking));
+    let first = serving.table.loaded(&serving.table.status()[0].package, &Default::default()).unwrap();
+    let asked = tokio::spawn({
+        let router = router.clone();
+        async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await.0 }
+    });
+    while first.is_idle() {
+        tokio::task::yield_now().await;
+    }
+    // On the only thread that serves.
+    let other = tokio::spawn(async move { get(&router, "/v2/health/live").await.0 });
+    let other = tokio::time::timeout(std::time::Duration::from_secs(30), other).await;
+    end.send(()).unwrap();
+    assert_eq!(other.expect("answered meanwhile").unwrap(), StatusCode::OK);
+    assert_eq!(asked.await.unwrap(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_package_whose_client_went_away_is_held_until_it_has_ended() {
+    let (end, sent) = std::sync::mpsc::channel();
+    let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
+    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), blocking));
+    let served = serving.table.loaded(&serving.table.status()[0].package, &Default::default()).unwrap();
+    let asked = tokio::spawn(async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await.0 });
+    while served.is_idle() {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    assert!(!served.is_idle());
+    end.send(()).unwrap();
+    served.idle().await;
+}
+
 #[tokio::test]
 async fn a_client_may_shorten_the_deadline() {
     let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::new(Semaphore::new(0)))));
@@ -223,7 +264,7 @@ async fn a_swap_fails_no_request_and_drops_the_old_one_when_it_is_idle() {
         let router = router.clone();
         async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await }
     });
-    let first = serving.table.loaded(&serving.table.status()[0].package).unwrap();
+    let first = serving.table.loaded(&serving.table.status()[0].package, &Default::default()).unwrap();
     while first.is_idle() {
         tokio::task::yield_now().await;
     }

@@ -1,0 +1,171 @@
+//! What clients send, right and wrong.
+
+use selvedge_tests::onnx_writer::{self, Element, Extent};
+use serde_json::{Value, json};
+
+use crate::host::{Host, Package, tensor};
+
+fn ones() -> Value {
+    json!({"inputs": [tensor(("x", "FP32"), &[2, 3], json!([1, 2, 3, 4, 5, 6]))]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_model_answers_by_name_version_and_release() {
+    let host = Host::start().await;
+    host.put(&Package::identity("identity", 3).write()).await;
+    let (status, metadata) = host.get("/v2/models/identity").await;
+    assert_eq!((status, &metadata["versions"]), (200, &json!(["3.0.0"])));
+    for path in ["", "/versions/3.0.0", "/versions/3"] {
+        let mut request = ones();
+        request["id"] = json!("a");
+        let (status, answer) = host.post(&format!("/v2/models/identity{path}/infer"), &request).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!((&answer["id"], &answer["model_version"]), (&json!("a"), &json!("3.0.0")));
+        let expected = tensor(("y", "FP32"), &[2, 3], json!([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+        assert_eq!(answer["outputs"], json!([expected]));
+        assert_eq!(answer["parameters"]["selvedge_package"], metadata["parameters"]["selvedge_package"]);
+    }
+    assert_eq!(host.get("/v2/models/identity/versions/2").await.0, 404);
+    assert_eq!(host.get("/v2/nothing").await.0, 404);
+}
+
+/// Element types with data that shows what may go wrong on the way.
+fn element_types() -> Vec<(Element, &'static str, Value)> {
+    vec![
+        (Element::Float, "FP32", json!([0.1, -0.0, 3.4028235e38, 0.25])),
+        (Element::Double, "FP64", json!([0.1, -0.0, 1.5e300, 0.25])),
+        (Element::Int32, "INT32", json!([i32::MIN, -1, 0, i32::MAX])),
+        (Element::Int64, "INT64", json!([i64::MIN, -1, 0, i64::MAX])),
+        (Element::Uint8, "UINT8", json!([0, 1, 127, 255])),
+        (Element::Bool, "BOOL", json!([true, false, false, true])),
+        (Element::String, "BYTES", json!(["", "grün", "\"\n", "x"])),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_element_type_comes_back_as_it_was_sent() {
+    let host = Host::start().await;
+    for (element, datatype, data) in element_types() {
+        let name = datatype.to_lowercase();
+        let list = |tensor: &str| crate::host::tensor((tensor, datatype), &[4], data.clone());
+        let case = json!({"name": "same", "inputs": [list("x")], "outputs": [list("y")]});
+        let model = onnx_writer::identity_of(element, &[Extent::Named("N")]);
+        let specs: [&[crate::host::Spec]; 2] = [&[("x", datatype, &[-1])], &[("y", datatype, &[-1])]];
+        host.put(&Package::new(&name, 1, model, (specs[0], specs[1]), case).write()).await;
+        let path = format!("/v2/models/{name}/infer");
+        let (status, answer) = host.post(&path, json!({"inputs": [list("x")]})).await;
+        assert_eq!((status, &answer["outputs"]), (200, &json!([list("y")])), "{answer}");
+        let empty = json!({"inputs": [tensor(("x", datatype), &[0], json!([]))]});
+        let (status, answer) = host.post(&path, empty).await;
+        let expected = json!([tensor(("y", datatype), &[0], json!([]))]);
+        assert_eq!((status, &answer["outputs"]), (200, &expected), "{datatype}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scalars_and_numbers_that_are_none() {
+    let host = Host::start().await;
+    let scalar = |name| tensor((name, "FP32"), &[], json!([2.5]));
+    let case = json!({"name": "same", "inputs": [scalar("x")], "outputs": [scalar("y")]});
+    let model = onnx_writer::identity_of(Element::Float, &[]);
+    host.put(&Package::new("m", 1, model, (&[("x", "FP32", &[])], &[("y", "FP32", &[])]), case).write())
+        .await;
+    for data in [json!([2.5]), json!(2.5)] {
+        let request = json!({"inputs": [tensor(("x", "FP32"), &[], data)]});
+        let (status, answer) = host.post("/v2/models/m/infer", request).await;
+        assert_eq!((status, &answer["outputs"]), (200, &json!([scalar("y")])), "{answer}");
+    }
+    for (sent, came) in [("NaN", "NaN"), ("\"-Infinity\"", "-Infinity"), ("Infinity", "Infinity")] {
+        let body = format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[],"data":[{sent}]}}]}}"#);
+        let client = reqwest::Client::new();
+        let answer = client.post(format!("{}/v2/models/m/infer", host.url)).body(body).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let text = answer.text().await.unwrap();
+        assert!(text.ends_with(&format!("\"data\":[{came}]}}]}}")), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_request_is_refused_with_what_is_wrong_and_nothing_else_happens() {
+    let host = Host::start().await;
+    host.put(&Package::identity("identity", 1).write()).await;
+    let check = async |body: String, status: u16, says: &str| {
+        let (actual, answer) = host.post("/v2/models/identity/infer", &body).await;
+        let error = answer["error"].as_str().unwrap_or_default();
+        let start: String = body.chars().take(200).collect();
+        assert!(actual == status && error.contains(says), "{start}: {actual} {answer}, not {status} {says}");
+    };
+    let with = |from: &str, to: &str| {
+        let body = ones().to_string().replace(from, to);
+        assert_ne!(body, ones().to_string(), "{from}");
+        body
+    };
+    check(with("\"x\"", "\"X\""), 400, "no input `X`; it takes `x` (FP32 [2, 3])").await;
+    check(with("FP32", "FP64"), 400, "`x` is FP64 and has to be FP32").await;
+    check(with("FP32", "FLOAT"), 400, "`FLOAT` is no datatype").await;
+    check(with("[2,3]", "[3,2]"), 400, "shape [3, 2] and has to have [2, 3]").await;
+    check(with("[2,3]", "[2,-3]"), 400, "a whole number from 0 up").await;
+    check(with("[1,2,3,4,5,6]", "[1,2,3,4,5]"), 400, "5 values where the shape says 6").await;
+    check(with("[1,2,3,4,5,6]", "[1,2,3,4,5,6,7]"), 400, "more than the 6 values").await;
+    check(with("[1,2,3,4,5,6]", "[[1,2],[3,4],[5,6]]"), 400, "2 values where the shape says 3").await;
+    check(with("[1,2,3,4,5,6]", "[1,2,3,4,5,1e40]"), 400, "1e40 does not fit FP32").await;
+    check(with("[1,2,3,4,5,6]", "[1,2,3,4,5,\"6\"]"), 400, "a string is no number").await;
+    check(with("]}]}", "]}"), 400, "expected `,` or `]`").await;
+    check(String::new(), 400, "found the end").await;
+    check(json!({"inputs": []}).to_string(), 400, "input `x` is missing").await;
+    let twice = json!({"inputs": [ones()["inputs"][0], ones()["inputs"][0]]});
+    check(twice.to_string(), 400, "input `x` comes twice").await;
+    let mut output = ones();
+    output["outputs"] = json!([{"name": "z"}]);
+    check(output.to_string(), 400, "no output `z`; it gives `y`").await;
+    // The shape is fixed, so that a body of this model has at most 64 KiB and 6 elements.
+    let deep = "[".repeat(60_000);
+    check(deep.clone(), 400, "expected an object").await;
+    check(with("[1,2,3,4,5,6]", &deep), 400, "nested deeper than 72").await;
+    check(with("{\"inputs\"", &format!("{{\"unknown\":{deep},\"inputs\"")), 400, "nested deeper than 72")
+        .await;
+    check("[".repeat(200_000), 413, "larger than the 65920 bytes").await;
+    let (status, _) = host.post_bytes("/v2/models/identity/raw", b"x".to_vec()).await;
+    assert_eq!(status, 400);
+    let (status, answer) = host.post("/v2/models/identity/infer", ones()).await;
+    assert_eq!(status, 200, "{answer}");
+    let packages = host.status().await.packages;
+    assert_eq!((packages[0].requests, packages[0].failures), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_thousand_brackets_are_refused_where_they_fit() {
+    let host = Host::start().await;
+    let data = |name| tensor((name, "FP32"), &[1], json!([1]));
+    let case = json!({"name": "same", "inputs": [data("x")], "outputs": [data("y")]});
+    let model = onnx_writer::identity_of(Element::Float, &[Extent::Named("N")]);
+    host.put(&Package::new("m", 1, model, (&[("x", "FP32", &[-1])], &[("y", "FP32", &[-1])]), case).write())
+        .await;
+    let deep = "[".repeat(200_000);
+    for body in [
+        deep.clone(),
+        format!(r#"{{"inputs":{deep}"#),
+        format!(r#"{{"a":{deep}"#),
+        format!(r#"{{"inputs":[{{"data":{deep}"#),
+        format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1],"data":{deep}"#),
+    ] {
+        let (status, answer) = host.post("/v2/models/m/infer", body).await;
+        assert_eq!(status, 400, "{answer}");
+    }
+    assert_eq!(host.get("/v2/health/ready").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raw_body_reaches_the_model() {
+    let host = Host::start().await;
+    let text = |name| tensor((name, "BYTES"), &[1], json!(["same"]));
+    let case = json!({"name": "same", "inputs": [text("x")], "outputs": [text("y")]});
+    let model = onnx_writer::identity_of(Element::String, &[1.into()]);
+    host.put(&Package::new("m", 1, model, (&[("x", "BYTES", &[1])], &[("y", "BYTES", &[1])]), case).write())
+        .await;
+    let (status, answer) = host.post_bytes("/v2/models/m/raw", "any text".into()).await;
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!(["any text"])), "{answer}");
+    // `direct` hands it to ONNX Runtime, whose strings are UTF-8: a typed error, and no crash.
+    let (status, answer) = host.post_bytes("/v2/models/m/raw", vec![0xff, 0]).await;
+    assert_eq!(status, 400, "{answer}");
+}
