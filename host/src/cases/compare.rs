@@ -28,29 +28,43 @@ pub enum Mismatch {
         actual: String,
     },
     /// An element differs.
-    #[error(
-        "output `{name}`, element {index} (at {place:?}): expected {expected}, got {actual}{}; \
-         {differing} of {count} elements differ",
-        difference.map(|(found, allowed)| format!(" (differs by {found:.3e}, allowed {allowed:.3e})")).unwrap_or_default()
-    )]
+    #[error("output `{name}`, {difference}")]
     Element {
         /// The output.
         name: String,
-        /// Row-major index of the first element that differs.
-        index: usize,
-        /// The same as a position in each dimension.
-        place: Vec<u64>,
-        /// What was promised.
-        expected: String,
-        /// What came.
-        actual: String,
-        /// By how much, and how much is allowed; floating point only.
-        difference: Option<(f64, f64)>,
-        /// Elements that differ.
-        differing: usize,
-        /// Elements there are.
-        count: usize,
+        /// Where, and by how much.
+        difference: Box<Difference>,
     },
+}
+
+/// The first element of an output that differs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Difference {
+    /// Its row-major index.
+    pub index: usize,
+    /// The same as a position in each dimension.
+    pub place: Vec<u64>,
+    /// What was promised.
+    pub expected: String,
+    /// What came.
+    pub actual: String,
+    /// By how much it differs, and how much is allowed; floating point only.
+    pub amount: Option<(f64, f64)>,
+    /// Elements that differ.
+    pub differing: usize,
+    /// Elements there are.
+    pub count: usize,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { index, place, expected, actual, differing, count, .. } = self;
+        write!(f, "element {index} (at {place:?}): expected {expected}, got {actual}")?;
+        if let Some((found, allowed)) = self.amount {
+            write!(f, " (differs by {found:.3e}, allowed {allowed:.3e})")?;
+        }
+        write!(f, "; {differing} of {count} elements differ")
+    }
 }
 
 /// Every expected output came, and is within the tolerance.
@@ -74,20 +88,20 @@ fn tensor(name: &str, expected: &Tensor, actual: &Tensor, tolerance: Tolerance) 
     }
     let differing = differing(expected, actual, tolerance);
     let Some(&index) = differing.first() else { return Ok(()) };
-    let difference = reals(expected, index).zip(reals(actual, index)).map(|(expected, actual)| {
+    let amount = reals(expected, index).zip(reals(actual, index)).map(|(expected, actual)| {
         ((actual - expected).abs(), tolerance.absolute + tolerance.relative * expected.abs())
     });
     let shown = |tensor| show(tensor, index).unwrap_or_default();
-    Err(Mismatch::Element {
-        name: name.to_owned(),
+    let difference = Box::new(Difference {
         index,
         place: place(index, expected.shape()),
         expected: shown(expected),
         actual: shown(actual),
-        difference: difference.filter(|(found, _)| found.is_finite()),
+        amount: amount.filter(|(found, _)| found.is_finite()),
         differing: differing.len(),
         count: expected.elements(),
-    })
+    });
+    Err(Mismatch::Element { name: name.to_owned(), difference })
 }
 
 /// Indices of the elements that differ.

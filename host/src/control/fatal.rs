@@ -29,10 +29,10 @@ pub fn callback(journal: Arc<Journal>, data: Option<PathBuf>) -> FatalCallback {
         let name = fatal.package.name.clone();
         let what = format!("model `{}`: {}", fatal.model, fatal.what);
         let event = journal.add(fatal.package, what, true);
-        if let Some(data) = &data {
-            if let Err(error) = write_record(data, &event) {
-                tracing::error!(%error, "the fatal event could not be written down");
-            }
+        if let Some(data) = &data
+            && let Err(error) = write_record(data, &event)
+        {
+            tracing::error!(%error, "the fatal event could not be written down");
         }
         tracing::error!(
             package = %name, digest = %event.package.digest,

@@ -39,7 +39,7 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
 }
 
 fn package(version: &str, release: u64, behaviour: Behaviour) -> Arc<dyn Predictor> {
-    Fake::new(manifest("m", version, release, "FP32", &[-1]), behaviour)
+    Fake::package(manifest("m", version, release, "FP32", &[-1]), behaviour)
 }
 
 fn reference(package: &Arc<dyn Predictor>) -> Value {
@@ -144,7 +144,7 @@ async fn a_case_over_its_time_fails() {
     let mut slow = manifest("m", "1.0.0", 1, "FP32", &[-1]);
     slow["module"]["deadline-ms"] = json!(20);
     let never = Behaviour::Wait(Arc::new(tokio::sync::Semaphore::new(0)));
-    let slow = Fake::new(slow, never);
+    let slow = Fake::package(slow, never);
     let Fixture { router, .. } = fixture(&[&slow]);
     let (_, body) = post(&router, path::LOAD, load(&slow)).await;
     assert_eq!(body["cases"][0]["failure"], "no answer within 20 ms");

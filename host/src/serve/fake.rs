@@ -58,7 +58,7 @@ pub fn manifest(name: &str, version: &str, release: u64, datatype: &str, shape: 
 
 impl Fake {
     /// A package; its digest is that of its manifest.
-    pub fn new(manifest: Value, behaviour: Behaviour) -> Arc<dyn Predictor> {
+    pub fn package(manifest: Value, behaviour: Behaviour) -> Arc<dyn Predictor> {
         let case = json!({"name": "a",
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.5]}],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1.5]}]});

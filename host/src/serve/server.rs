@@ -80,7 +80,7 @@ fn body_budget_mib() -> u32 {
     let system = rustix::system::sysinfo();
     // Both are as wide as the system's words.
     #[allow(clippy::unnecessary_cast)]
-    let quarter = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / 4 >> 20;
+    let quarter = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / (4 << 20);
     u32::try_from(quarter.clamp(16, BODY_BUDGET_MIB)).unwrap_or(16)
 }
 

@@ -39,7 +39,7 @@ fn input(data: &Value) -> Value {
 
 #[tokio::test]
 async fn answers_what_clients_look_for_first() {
-    let (_, router) = one(Fake::new(fp32("1.2.3", 4), Behaviour::Echo));
+    let (_, router) = one(Fake::package(fp32("1.2.3", 4), Behaviour::Echo));
     for path in ["/v2", "/v2/"] {
         let (status, body) = get(&router, path).await;
         assert_eq!((status.as_u16(), &body["name"]), (200, &json!("selvedge-host")));
@@ -63,7 +63,7 @@ async fn answers_what_clients_look_for_first() {
 
 #[tokio::test]
 async fn answers_with_who_answered() {
-    let (serving, router) = one(Fake::new(fp32("1.2.3", 4), Behaviour::Echo));
+    let (serving, router) = one(Fake::package(fp32("1.2.3", 4), Behaviour::Echo));
     let mut request = input(&json!([1.5, -0.0]));
     request["id"] = json!("seven");
     let (status, body) = post(&router, "/v2/models/m/versions/4/infer", &request).await;
@@ -81,7 +81,7 @@ async fn answers_with_who_answered() {
 
 #[tokio::test]
 async fn every_refusal_is_json_with_its_status() {
-    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let (_, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Echo));
     let check = async |request: Request<Body>, status: u16, says: &str| {
         let (actual, text) = ask(&router, request).await;
         let body: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}"));
@@ -127,7 +127,7 @@ async fn every_refusal_is_json_with_its_status() {
 
 #[tokio::test]
 async fn a_request_without_a_content_type_is_json() {
-    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let (_, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Echo));
     for kind in [None, Some("application/json; charset=utf-8"), Some("application/vnd.x+json")] {
         let mut request = Request::post("/v2/models/m/infer");
         if let Some(kind) = kind {
@@ -140,7 +140,7 @@ async fn a_request_without_a_content_type_is_json() {
 
 #[tokio::test]
 async fn a_raw_body_of_any_kind_is_the_input() {
-    let (_, router) = one(Fake::new(manifest("m", "1.0.0", 1, "BYTES", &[1]), Behaviour::Echo));
+    let (_, router) = one(Fake::package(manifest("m", "1.0.0", 1, "BYTES", &[1]), Behaviour::Echo));
     let request = Request::post("/v2/models/m/versions/1.0.0/raw").header("content-type", "image/png");
     let (status, text) = ask(&router, request.body(Body::from(&b"\x89PNG"[..])).unwrap()).await;
     assert_eq!(status, StatusCode::OK, "{text}");
@@ -156,7 +156,7 @@ async fn a_raw_body_of_any_kind_is_the_input() {
 #[tokio::test]
 async fn a_package_that_fails_is_told_from_one_that_is_asked_wrongly() {
     let check = async |behaviour, status: u16, failures: u64| {
-        let (serving, router) = one(Fake::new(fp32("1.0.0", 1), behaviour));
+        let (serving, router) = one(Fake::package(fp32("1.0.0", 1), behaviour));
         let (actual, body) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
         assert_eq!((actual.as_u16(), serving.table.status()[0].failures), (status, failures), "{body}");
         assert_eq!(serving.table.status()[0].requests, 0);
@@ -172,7 +172,7 @@ async fn a_package_that_fails_is_told_from_one_that_is_asked_wrongly() {
 async fn a_model_that_blocks_its_thread_keeps_nobody_else_waiting() {
     let (end, sent) = std::sync::mpsc::channel();
     let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
-    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), blocking));
+    let (serving, router) = one(Fake::package(fp32("1.0.0", 1), blocking));
     let first = serving.table.loaded(&serving.table.status()[0].package, &Default::default()).unwrap();
     let asked = tokio::spawn({
         let router = router.clone();
@@ -193,7 +193,7 @@ async fn a_model_that_blocks_its_thread_keeps_nobody_else_waiting() {
 async fn a_package_whose_client_went_away_is_held_until_it_has_ended() {
     let (end, sent) = std::sync::mpsc::channel();
     let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
-    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), blocking));
+    let (serving, router) = one(Fake::package(fp32("1.0.0", 1), blocking));
     let served = serving.table.loaded(&serving.table.status()[0].package, &Default::default()).unwrap();
     let asked = tokio::spawn(async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await.0 });
     while served.is_idle() {
@@ -211,7 +211,7 @@ async fn a_package_whose_client_went_away_is_held_until_it_has_ended() {
 
 #[tokio::test]
 async fn a_client_may_shorten_the_deadline() {
-    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::new(Semaphore::new(0)))));
+    let (_, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Wait(Arc::new(Semaphore::new(0)))));
     let mut request = input(&json!([1]));
     request["parameters"] = json!({"timeout": 20_000});
     let (status, body) = post(&router, "/v2/models/m/infer", &request).await;
@@ -221,7 +221,7 @@ async fn a_client_may_shorten_the_deadline() {
 #[tokio::test]
 async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
     let permits = Arc::new(Semaphore::new(0));
-    let (_, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
+    let (_, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
     let ask = |timeout: u64| {
         let router = router.clone();
         let mut request = input(&json!([1]));
@@ -259,7 +259,7 @@ async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
 #[tokio::test]
 async fn a_swap_fails_no_request_and_drops_the_old_one_when_it_is_idle() {
     let permits = Arc::new(Semaphore::new(0));
-    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
+    let (serving, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
     let old = tokio::spawn({
         let router = router.clone();
         async move { post(&router, "/v2/models/m/infer", input(&json!([1]))).await }
@@ -268,7 +268,7 @@ async fn a_swap_fails_no_request_and_drops_the_old_one_when_it_is_idle() {
     while first.is_idle() {
         tokio::task::yield_now().await;
     }
-    let drained = put(&serving, Fake::new(fp32("2.0.0", 2), Behaviour::Echo));
+    let drained = put(&serving, Fake::package(fp32("2.0.0", 2), Behaviour::Echo));
     assert_eq!(drained.len(), 1);
     let draining = tokio::spawn({
         let table = Arc::clone(&serving.table);
@@ -288,7 +288,7 @@ async fn a_swap_fails_no_request_and_drops_the_old_one_when_it_is_idle() {
 
 #[tokio::test]
 async fn swaps_under_load_fail_no_request() {
-    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let (serving, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Echo));
     let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let asking = tokio::spawn({
         let (router, done) = (router.clone(), Arc::clone(&done));
@@ -303,7 +303,7 @@ async fn swaps_under_load_fail_no_request() {
         }
     });
     for release in 2..100 {
-        for old in put(&serving, Fake::new(fp32(&format!("{release}.0.0"), release), Behaviour::Echo)) {
+        for old in put(&serving, Fake::package(fp32(&format!("{release}.0.0"), release), Behaviour::Echo)) {
             serving.table.drain(old).await;
         }
     }
@@ -316,12 +316,12 @@ async fn swaps_under_load_fail_no_request() {
 async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
     let serving = Serving::new(4);
     let router = routes::router(Arc::clone(&serving));
-    let first = Served::new(Fake::new(fp32("1.0.0", 1), Behaviour::Echo), Default::default());
+    let first = Served::new(Fake::package(fp32("1.0.0", 1), Behaviour::Echo), Default::default());
     serving.table.stage(Arc::clone(&first));
     assert_eq!(get(&router, "/v2/models/m").await.0, StatusCode::NOT_FOUND);
     assert_eq!(get(&router, "/v2/models/m/versions/1").await.0, StatusCode::NOT_FOUND);
     serving.table.activate(&first.reference()).unwrap();
-    let drained = put(&serving, Fake::new(fp32("2.0.0", 2), Behaviour::Echo));
+    let drained = put(&serving, Fake::package(fp32("2.0.0", 2), Behaviour::Echo));
     assert!(Arc::ptr_eq(&drained[0], &first));
     serving.table.activate(&first.reference()).unwrap();
     // Draining ends at once: it is routed again.
@@ -332,7 +332,7 @@ async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
 
 #[tokio::test]
 async fn a_server_that_ends_says_so() {
-    let (serving, router) = one(Fake::new(fp32("1.0.0", 1), Behaviour::Echo));
+    let (serving, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Echo));
     serving.drain();
     assert_eq!(
         get(&router, "/v2/health/ready").await,
@@ -346,7 +346,7 @@ async fn a_server_that_ends_says_so() {
 #[test]
 fn a_body_is_bounded_by_what_the_shapes_can_use() {
     let check = |datatype: &str, shape: &[i64], limit: usize| {
-        let fake = Fake::new(manifest("m", "1.0.0", 1, datatype, shape), Behaviour::Echo);
+        let fake = Fake::package(manifest("m", "1.0.0", 1, datatype, shape), Behaviour::Echo);
         assert_eq!(Served::new(fake, Default::default()).json_limit, limit);
     };
     check("FP32", &[-1], 1 << 20);
