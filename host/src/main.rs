@@ -50,12 +50,8 @@ enum Command {
 /// What to try out, and within which limits.
 #[derive(Debug, Args)]
 struct Probe {
-    /// An ONNX file: reads its inputs and outputs and records one case.
-    #[arg(long, value_name = "FILE", required_unless_present = "package", conflicts_with = "package")]
-    model: Option<PathBuf>,
-    /// A package's directory: opens it and runs its acceptance cases.
-    #[arg(long, value_name = "DIR")]
-    package: Option<PathBuf>,
+    #[command(flatten)]
+    what: What,
     /// Memory that this process may ask for; the system enforces it.
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
@@ -76,6 +72,18 @@ struct Serve {
     /// Directory for compiled modules; made with mode 0700.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+}
+
+/// Exactly one of these.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct What {
+    /// An ONNX file: reads its inputs and outputs and records one case.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// A package's directory: opens it and runs its acceptance cases.
+    #[arg(long, value_name = "DIR")]
+    package: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -125,7 +133,7 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
 }
 
 fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
-    let target = match (probe.model, probe.package) {
+    let target = match (probe.what.model, probe.what.package) {
         (Some(model), None) => Target::Model(model),
         (None, Some(package)) => Target::Package(package),
         _ => anyhow::bail!("give exactly one of --model and --package"),
