@@ -1,5 +1,6 @@
 //! The demo that a newcomer runs first: it ends well, and leaves no process behind, also when it is
 //! interrupted in the middle.
+#![allow(clippy::unwrap_used)]
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,6 @@
 //! The example's module against the Python package whose model it runs: the same final answer for
 //! every file of a corpus of empty, short, odd and ordinary files, asked through a real host.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs;
