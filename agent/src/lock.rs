@@ -3,6 +3,13 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::clock;
+
+/// Longest wait for a holder that is ending: a killed process keeps its lock while a write of it is
+/// on its way to the disk, which takes seconds on a busy one.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// Why the directory cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +45,9 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the directory, making it (mode 0700) where it is not there.
-    pub fn take(directory: &Path) -> Result<Self, LockError> {
+    /// Takes the directory, making it (mode 0700) where it is not there. Waits so long for a holder
+    /// to end, and longer for one that is ending.
+    pub fn take(directory: &Path, patience: Duration) -> Result<Self, LockError> {
         use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
         let path = directory.join("lock");
         let failed = |action| {
@@ -59,13 +67,25 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(failed("open"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(LockError::Held { directory: directory.to_owned(), holder: holder(&mut file) });
+        let began = clock::since_boot();
+        loop {
+            let waited = clock::since_boot().saturating_sub(began);
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock)
+                    if waited < patience
+                        || waited < ENDING && holder_pid(&mut file).is_none_or(is_ending) =>
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let holder = holder(&mut file);
+                    return Err(LockError::Held { directory: directory.to_owned(), holder });
+                }
+                Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
             }
-            Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),
         }
+        file.rewind().map_err(failed("rewind"))?;
         file.set_len(0).map_err(failed("empty"))?;
         writeln!(file, "{}", std::process::id()).map_err(failed("write"))?;
         Ok(Self { _file: file })
@@ -82,13 +102,32 @@ impl Lock {
 }
 
 fn holder(file: &mut File) -> String {
-    let mut text = String::new();
-    let _ = file.rewind();
-    let _ = file.take(20).read_to_string(&mut text);
-    match text.trim().parse::<u32>() {
-        Ok(pid) => format!("an agent, process {pid}"),
-        Err(_) => "another agent".to_owned(),
+    match holder_pid(file) {
+        Some(pid) => format!("an agent, process {pid}"),
+        None => "another agent".to_owned(),
     }
+}
+
+fn holder_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(20).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Whether a process is gone, or was killed and waits for its last write to the disk.
+fn is_ending(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return true;
+    };
+    const KILLED: u64 = 1 << 8;
+    status.lines().filter_map(|line| line.split_once(':')).any(|(name, value)| match name {
+        "State" => value.trim_start().starts_with(['Z', 'X']),
+        "SigPnd" | "ShdPnd" => {
+            u64::from_str_radix(value.trim(), 16).is_ok_and(|pending| pending & KILLED != 0)
+        }
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -99,12 +138,15 @@ mod tests {
     fn a_second_taker_learns_who_holds_it() {
         let place = tempfile::tempdir().unwrap();
         assert_eq!(Lock::held_by(place.path()), None);
-        let lock = Lock::take(place.path()).unwrap();
-        let error = Lock::take(place.path()).unwrap_err().to_string();
+        let lock = Lock::take(place.path(), Duration::from_millis(30)).unwrap();
+        let error = Lock::take(place.path(), Duration::from_millis(30)).unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         assert!(Lock::held_by(place.path()).is_some());
         drop(lock);
         assert_eq!(Lock::held_by(place.path()), None);
-        Lock::take(place.path()).unwrap();
+        let again = Lock::take(place.path(), Duration::from_millis(30)).unwrap();
+        let text = std::fs::read_to_string(place.path().join("lock")).unwrap();
+        assert_eq!(text, format!("{}\n", std::process::id()));
+        drop(again);
     }
 }

@@ -16,6 +16,8 @@ use crate::store::{Replaces, Row, Store, StoreError};
 
 /// Bytes of rows in one message.
 const MESSAGE: usize = 24 * 1024;
+/// Bytes of a packet besides the rows in it.
+const ROOM: usize = 1024;
 /// First and longest wait for an acknowledgement before rows are sent again.
 const WAITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
@@ -50,6 +52,8 @@ pub struct Reporter {
     /// When rows are to be sent; `None`: nothing waits.
     send_at: Option<Duration>,
     wait: Duration,
+    /// Largest row that the connection carries, in bytes.
+    largest: usize,
 }
 
 impl Reporter {
@@ -64,6 +68,7 @@ impl Reporter {
             sequence: 0,
             send_at: waiting.then_some(Duration::ZERO),
             wait: WAITS.0,
+            largest: MESSAGE,
         })
     }
 
@@ -79,11 +84,25 @@ impl Reporter {
         package: Option<&selvedge_package::PackageName>,
         what: impl Into<String>,
     ) -> Result<(), StoreError> {
-        let what: String = what.into();
+        self.happened(kind, package, what.into(), Replaces::Nothing)
+    }
+
+    /// A desired state was refused. Only the newest refusal is kept.
+    pub fn refusal(&mut self, what: String) -> Result<(), StoreError> {
+        self.happened("refused", None, what, Replaces::Refusal)
+    }
+
+    fn happened(
+        &mut self,
+        kind: &str,
+        package: Option<&selvedge_package::PackageName>,
+        what: String,
+        replaces: Replaces,
+    ) -> Result<(), StoreError> {
         tracing::info!(kind, package = package.map(tracing::field::display), "{what}");
         let what = what.chars().take(2000).collect();
         let event = DeviceEvent { kind: kind.to_owned(), package: package.cloned(), what };
-        self.push(ReportBody::Event(event), Replaces::Nothing)
+        self.push(ReportBody::Event(event), replaces)
     }
 
     /// Keeps a report until it is acknowledged.
@@ -111,7 +130,14 @@ impl Reporter {
         if self.send_at.is_none_or(|at| at > now) {
             return Ok(None);
         }
-        let rows = self.store.database().oldest_rows(MESSAGE)?;
+        let mut rows = self.store.database().oldest_rows(MESSAGE.min(self.largest))?;
+        while let Some(row) = rows.first().filter(|row| row.signed.len() > self.largest) {
+            // It would never arrive, and nothing after it either.
+            tracing::error!(bytes = row.signed.len(), "a report is too large for the broker and was dropped");
+            let row = (row.epoch, row.sequence);
+            self.store.database().write(|transaction| transaction.drop_rows(&[row]))?;
+            rows = self.store.database().oldest_rows(MESSAGE.min(self.largest))?;
+        }
         if rows.is_empty() {
             self.send_at = None;
             return Ok(None);
@@ -126,8 +152,14 @@ impl Reporter {
         self.send_at
     }
 
-    /// There is a new connection: whatever waits is sent at once.
-    pub fn connected(&mut self) {
+    /// There is a new connection, for packets of so many bytes: whatever waits is sent at once.
+    pub fn connected(&mut self, maximum_packet: u32) {
+        self.largest = usize::try_from(maximum_packet).unwrap_or(usize::MAX).saturating_sub(ROOM);
+        self.introduced();
+    }
+
+    /// The registry listens now: whatever waits is sent at once.
+    pub fn introduced(&mut self) {
         self.wait = WAITS.0;
         if self.send_at.is_some() {
             self.send_at = Some(Duration::ZERO);
@@ -146,7 +178,7 @@ impl Reporter {
             return Err(AckError::OtherDevice(ack.device));
         }
         let database = self.store.database();
-        let gone = database.write(|transaction| transaction.drop_rows_through(ack.epoch, ack.sequence))?;
+        let gone = database.write(|transaction| transaction.drop_rows(&ack.rows))?;
         self.wait = WAITS.0;
         let waiting = database.rows_waiting()? > 0;
         // What is left goes at once where this let something go, else as it was.
@@ -187,7 +219,13 @@ mod tests {
         assert_eq!(reporter.due(Duration::from_secs(2)).unwrap(), None);
         let again = reporter.wake_at().unwrap();
         assert_eq!(reporter.due(again).unwrap(), Some(rows));
-        reporter.connected();
+        reporter.connected(128 * 1024);
         assert!(reporter.due(again).unwrap().is_some());
+
+        // A broker that carries less than the row: it goes, the next one is sent.
+        reporter.event("committed", None, "small").unwrap();
+        reporter.connected(2048);
+        let rows = reporter.due(again).unwrap().unwrap();
+        assert!(rows.rows.len() == 1 && rows.rows[0].0.len() < 1024, "{rows:?}");
     }
 }

@@ -51,7 +51,10 @@ impl Host {
                     requests: 0,
                     failures: 0,
                 });
-                (200, json!({ "package": load.package, "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 }))
+                (
+                    200,
+                    json!({ "package": load.package, "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 }),
+                )
             }
             path::STATUS => (200, self.status()),
             _ => {
@@ -152,7 +155,8 @@ impl Bench {
             if enough(self) {
                 return;
             }
-            let pause = self.activation.wake_at().map(|at| at.saturating_sub(selvedge_agent::clock::since_boot()));
+            let pause =
+                self.activation.wake_at().map(|at| at.saturating_sub(selvedge_agent::clock::since_boot()));
             tokio::select! {
                 outcome = self.outcomes.recv() => self.activation.take(outcome.unwrap()).unwrap(),
                 () = tokio::time::sleep(pause.unwrap_or(PATIENCE)) => self.activation.tick().unwrap(),
@@ -217,7 +221,9 @@ fn package(store: &Store, release: u64, requires: Value) -> Built {
     builder.bytes("models/m.onnx".parse().unwrap(), &model).unwrap();
     builder.bytes("c.json".parse().unwrap(), b"{}").unwrap();
     let built = builder.build().unwrap();
-    for bytes in [&built.manifest, &model, &b"{}".to_vec()].into_iter().chain(built.blobs.iter().map(|b| &b.1)) {
+    for bytes in
+        [&built.manifest, &model, &b"{}".to_vec()].into_iter().chain(built.blobs.iter().map(|b| &b.1))
+    {
         store.put_blob(bytes).unwrap();
     }
     built
@@ -313,10 +319,12 @@ async fn a_damaged_file_is_found_dropped_and_fetched_again() {
     let model = built.bundle.descriptor(&"models/m.onnx".parse().unwrap()).unwrap().digest;
     let file = bench.store.root().join("blobs/sha256").join(model.hex());
     std::fs::write(&file, b"model 9").unwrap();
-    let mut host = bench.host.lock().unwrap();
-    host.packages.clear();
-    host.refusals.push(json!({ "error": "models/m.onnx does not have its digest", "reason": "corrupt" }));
-    drop(host);
+    let refusal = json!({ "error": "models/m.onnx does not have its digest", "reason": "corrupt" });
+    {
+        let mut host = bench.host.lock().unwrap();
+        host.packages.clear();
+        host.refusals.push(refusal);
+    }
     bench.activation.host_down(&[], false).unwrap();
     bench.host_up();
     bench.until("removal of the damaged blob", |b| !b.store.has(&model).unwrap()).await;

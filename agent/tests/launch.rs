@@ -50,11 +50,9 @@ fn listeners_arrive_where_the_variables_say() {
         .unwrap();
     let told = std::fs::read_to_string(&log).unwrap();
     assert!(status.success(), "{told}");
-    for line in [
-        format!("http {http_inode}\n"),
-        format!("control {control_inode}\n"),
-        "stdin /dev/null\n".to_owned(),
-    ] {
+    for line in
+        [format!("http {http_inode}\n"), format!("control {control_inode}\n"), "stdin /dev/null\n".to_owned()]
+    {
         assert!(told.contains(&line), "{line} is missing from:\n{told}");
     }
     for line in told.lines().filter(|line| line.starts_with("pid") || line.starts_with("count")) {

@@ -64,6 +64,13 @@ pub struct Errands {
     pub pulled: Vec<Vec<u8>>,
 }
 
+impl Errands {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.needs.is_empty() && self.told.is_empty() && self.pulled.is_empty()
+    }
+}
+
 /// The driver.
 pub struct Activation {
     parts: Parts,
@@ -182,12 +189,15 @@ impl Activation {
                 self.begin(&plan, now)?;
             }
             if self.state == before {
-                break;
+                self.operate(now)?;
+            }
+            if self.state == before {
+                self.collect()?;
+            }
+            if self.state == before {
+                return Ok(());
             }
         }
-        self.operate(now)?;
-        self.collect();
-        Ok(())
     }
 
     /// Starts a staged release, one trial at a time, when the host is there to take it.
@@ -206,20 +216,62 @@ impl Activation {
         }
     }
 
-    /// Removes what no package needs any more, when nothing is on its way into the store.
-    fn collect(&mut self) {
+    /// Removes what no package needs any more, when nothing is on its way into the store. As long as
+    /// the manifests of a package are not there, nobody knows what it needs, and nothing is removed.
+    fn collect(&mut self) -> Result<(), StoreError> {
         let keep = stored(&self.state);
         if self.kept.as_ref() == Some(&keep) || !self.storing.is_empty() || self.operation.is_some() {
-            return;
+            return Ok(());
+        }
+        let needed = self.state.slots.iter().flat_map(|(name, slot)| {
+            let committed = slot.committed.as_ref().map(|committed| committed.release.digest);
+            let stage = slot.stage.release().map(|release| release.digest);
+            committed.into_iter().chain(stage).map(|digest| (name.clone(), digest))
+        });
+        let mut known = true;
+        for (package, digest) in needed.collect::<Vec<_>>() {
+            match self.parts.store.bundle(&digest) {
+                Ok(Some(_)) => {}
+                Ok(None) => known = false,
+                Err(StoreError::Damaged { .. }) => {
+                    known = false;
+                    self.look = true;
+                    self.apply(Event::Damaged { package, digest })?;
+                }
+                Err(error) => {
+                    tracing::warn!("{}", crate::failure::chain(&error));
+                    known = false;
+                }
+            }
+        }
+        if !known {
+            return Ok(());
         }
         match self.parts.store.collect(&keep) {
             Ok(collected) => {
                 tracing::debug!(?collected, "collected garbage");
                 self.known.retain(|digest, _| keep.contains(digest));
+                self.kept = Some(keep);
             }
             Err(error) => tracing::warn!("{}", crate::failure::chain(&error)),
         }
-        self.kept = Some(keep);
+        Ok(())
+    }
+
+    /// A file operation that failed is no reason to end: the package rests, and it is tried again.
+    /// Any other failure of the store is.
+    fn endure(&mut self, package: &PackageName, error: StoreError) -> Result<(), StoreError> {
+        let StoreError::Io { .. } = error else {
+            return Err(error);
+        };
+        let why = crate::failure::chain(&error);
+        tracing::warn!(%package, "{why}");
+        // What is left over may be what fills the disk.
+        self.kept = None;
+        if self.rests.begin(Rest::Package(package.clone()), clock::since_boot()) {
+            self.tell(pull::disk_trouble(&error), Some(package), why);
+        }
+        Ok(())
     }
 
     /// The host is there.
@@ -240,14 +292,16 @@ impl Activation {
         if let Some(operation) = self.operation.take() {
             operation.abort();
         }
-        self.apply(Event::HostDied { suspects })?;
+        let now_ms = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
+        self.apply(Event::HostDied { suspects, now_ms })?;
         self.pursue()
     }
 
     /// When to call [`Activation::tick`], if nothing else happens before.
     pub fn wake_at(&self) -> Option<Duration> {
         let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
-        let watch = (watching && self.host.is_up()).then(|| self.watched + operate::WATCH);
+        let watch = (watching && self.host.is_up() && self.operation.is_none())
+            .then(|| self.watched + operate::WATCH);
         [self.transfers.wake_at(), self.rests.wake_at(), watch].into_iter().flatten().min()
     }
 

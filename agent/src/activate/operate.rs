@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use selvedge_control::{ClientError, HostStatus, Load, Loaded, PackageRef, PackageState};
-use selvedge_deployment::{Effect, Event, Release, plan};
+use selvedge_deployment::{Effect, Event, Release, Swap, plan};
 use selvedge_package::{Digest, PackageName};
 use tokio::task::AbortHandle;
 
@@ -116,7 +116,12 @@ impl Activation {
         let rests = |package: &PackageName| self.rests.has(&Rest::Package(package.clone()), now);
         let keep = self.loadable();
         let surplus = self.host.packages().iter().find(|package| {
-            package.state != PackageState::Draining
+            let relieved = match package.state {
+                PackageState::Draining => true,
+                PackageState::Serving => self.is_relieved(plan, &package.package.name),
+                PackageState::Staged => false,
+            };
+            !relieved
                 && !keep.contains(&(package.package.name.clone(), package.package.digest))
                 && !rests(&package.package.name)
         });
@@ -144,6 +149,20 @@ impl Activation {
                 Some(Work::Watch(package.clone(), *digest))
             }
             _ => None,
+        })
+    }
+
+    /// Whether the route of this name is about to move to another release: until it has, the one
+    /// that answers is left alone, except where the two must not be there together.
+    fn is_relieved(&self, plan: &[Effect], name: &PackageName) -> bool {
+        plan.iter().any(|effect| match effect {
+            Effect::Serve(package, release) => {
+                let committed = self.state.slots.get(name).and_then(|slot| slot.committed.as_ref());
+                let together = committed.is_none_or(|committed| committed.rules.swap == Swap::Handover);
+                package == name && together && !self.host.serves(name, &release.digest)
+            }
+            Effect::Activate(package, release) => package == name && !self.host.serves(name, &release.digest),
+            _ => false,
         })
     }
 
@@ -217,12 +236,17 @@ impl Activation {
         match laid_out {
             Ok(directory) => Ok(Some(directory)),
             Err(StoreError::Missing { .. } | StoreError::Damaged { .. }) => {
-                self.parts.store.remove_layout(digest)?;
+                if let Err(error) = self.parts.store.remove_layout(digest) {
+                    self.endure(package, error)?;
+                }
                 self.look = true;
                 self.apply(Event::Damaged { package: package.clone(), digest: *digest })?;
                 Ok(None)
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.endure(package, error)?;
+                Ok(None)
+            }
         }
     }
 

@@ -90,9 +90,10 @@ impl Activation {
                     Ok(())
                 }
             },
-            (Work::Examine(package, digest, role), Answer::Examined(result)) => {
-                self.examined(package, digest, role, result?)
-            }
+            (Work::Examine(package, digest, role), Answer::Examined(result)) => match result {
+                Ok(damaged) => self.examined(package, digest, role, damaged),
+                Err(error) => self.endure(&package, error),
+            },
             (work, answer) => {
                 tracing::error!(?work, ?answer, "an answer does not belong to what was asked");
                 Ok(())
@@ -215,7 +216,9 @@ impl Activation {
         role: Role,
         damaged: usize,
     ) -> Result<(), StoreError> {
-        self.parts.store.remove_layout(&digest)?;
+        if let Err(error) = self.parts.store.remove_layout(&digest) {
+            return self.endure(&package, error);
+        }
         self.host.lost(&package, &digest);
         self.probed.remove(&digest);
         self.look = true;

@@ -33,16 +33,26 @@ impl Activation {
         let mut lacks = BTreeMap::new();
         for (package, release) in releases {
             let digest = release.digest;
-            match stock(&self.parts.store, &package, &release, &self.parts.hardware)? {
+            if self.rests.has(&Rest::Package(package.clone()), now) {
+                continue;
+            }
+            let stock = match stock(&self.parts.store, &package, &release, &self.parts.hardware) {
+                Ok(stock) => stock,
+                Err(error) => {
+                    self.endure(&package, error)?;
+                    continue;
+                }
+            };
+            match stock {
                 Stock::Lacks(blobs) => lacks.extend(blobs),
                 Stock::Whole(bundle) => {
                     // A directory from before a repair would still lead to the damaged files.
-                    self.parts.store.remove_layout(&digest)?;
-                    match self.parts.store.lay_out(&bundle) {
+                    let fresh = self.parts.store.remove_layout(&digest);
+                    match fresh.and_then(|()| self.parts.store.lay_out(&bundle)) {
                         Ok(_) => self.apply(Event::Fetched { package, digest, rules: rules(&bundle) })?,
                         // It went missing this moment: the next look fetches it.
                         Err(StoreError::Missing { .. }) => self.look = true,
-                        Err(error) => return Err(error),
+                        Err(error) => self.endure(&package, error)?,
                     }
                 }
                 Stock::Unusable { reason, what } => {
@@ -57,6 +67,7 @@ impl Activation {
             self.follow(actions, now);
         }
         self.wanted = lacks.keys().copied().collect();
+        self.rests.keep_blobs(|digest| lacks.contains_key(digest));
         for (digest, index) in lacks {
             let busy = self.transfers.contains(&digest) || self.storing.contains(&digest);
             if busy || self.rests.has(&Rest::Blob(digest), now) {
@@ -101,6 +112,13 @@ impl Activation {
         self.follow(actions, now);
     }
 
+    /// The registry is there: what it left unanswered is asked for again at once.
+    pub fn heard(&mut self) {
+        let now = clock::since_boot();
+        let actions = self.transfers.heard(now);
+        self.follow(actions, now);
+    }
+
     /// A payload of `dn/blk`.
     pub fn frame(&mut self, payload: &[u8]) -> Result<(), StoreError> {
         let now = clock::since_boot();
@@ -124,9 +142,10 @@ impl Activation {
                 Action::Failed { digest, why: Failure::Keep(error), .. } => {
                     self.not_kept(digest, &error, now)
                 }
-                Action::Failed { digest, why, .. } => {
+                Action::Failed { digest, why, target } => {
                     tracing::warn!(%digest, "{}", chain(&why));
-                    if self.rests.begin(Rest::Blob(digest), now) {
+                    // A desired state is offered again; it needs no rest, and its digest is anyone's.
+                    if target.is_some() && self.rests.begin(Rest::Blob(digest), now) {
                         let what = format!("blob {digest} cannot be fetched: {}", chain(&why));
                         self.tell(why.reason(), None, what);
                     }
@@ -166,8 +185,14 @@ impl Activation {
         let why = chain(error);
         tracing::warn!(%digest, "{why}");
         if self.rests.begin(Rest::Blob(digest), now) {
-            let kind = if error.is_full() { "disk-full" } else { "disk-failed" };
-            self.tell(kind, None, format!("blob {digest} cannot be stored: {why}"));
+            self.tell(disk_trouble(error), None, format!("blob {digest} cannot be stored: {why}"));
         }
+        // What is left over may be what fills the disk.
+        self.kept = None;
     }
+}
+
+/// The word for a disk that does not do what it should.
+pub(super) fn disk_trouble(error: &StoreError) -> &'static str {
+    if error.is_full() { "disk-full" } else { "disk-failed" }
 }

@@ -44,6 +44,14 @@ impl Rests {
         self.until.remove(rest);
     }
 
+    /// Forgets blobs that are wanted no longer.
+    pub fn keep_blobs(&mut self, wanted: impl Fn(&Digest) -> bool) {
+        self.until.retain(|rest, _| match rest {
+            Rest::Blob(digest) => wanted(digest),
+            Rest::Package(_) => true,
+        });
+    }
+
     /// When the next rest ends that has not ended at the last [`Rests::over`].
     pub fn wake_at(&self) -> Option<Duration> {
         self.until.values().map(|(until, _)| *until).filter(|until| *until > self.looked).min()

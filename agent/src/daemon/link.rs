@@ -94,10 +94,8 @@ impl Link {
         self.heard = true;
     }
 
-    /// The device has to introduce itself (again), at once.
+    /// The device has more to say of itself: it introduces itself again, at once.
     pub fn introduce(&mut self) {
-        self.wait = WAITS.0;
-        self.heard = false;
         self.speak_at = Duration::ZERO;
     }
 

@@ -39,6 +39,10 @@ use link::{Due, Link, LinkError};
 const LARGEST_BLOCK: u32 = 65536;
 /// How often mere progress is reported.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Wait for an earlier agent to end, before it counts as running.
+const LOCK: Duration = Duration::from_secs(1);
+/// Shortest time between two reports of refusals: anyone who can publish can cause them.
+const REFUSALS: Duration = Duration::from_secs(60);
 /// Longest time for saying goodbye to the broker.
 const GOODBYE: Duration = Duration::from_secs(4);
 
@@ -65,9 +69,10 @@ pub enum DaemonError {
 /// Runs the agent until it is told to stop.
 pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), DaemonError> {
     let system = |action| move |source| DaemonError::System { action, source };
+    // Before the signals: while it waits for the directory they simply end it.
+    let _lock = Lock::take(&config.data, LOCK)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
-    let _lock = Lock::take(&config.data)?;
     let (mut daemon, mut sources) = Daemon::start(&config, enrolment).await?;
     tracing::info!(device = %daemon.identity.device, data = %config.data.display(), "the agent runs");
     let ended = loop {
@@ -125,6 +130,8 @@ struct Daemon {
     reporter: Reporter,
     link: Link,
     nonce: Vec<u8>,
+    /// Whether somebody said that the key is accepted. Only a signed acknowledgement proves it.
+    said_accepted: bool,
     /// Why the newest desired state was refused.
     refused: Option<String>,
     /// Why there is no connection, no host, no enrolment.
@@ -133,6 +140,7 @@ struct Daemon {
     unenrolled: Option<String>,
     reported: Option<DeviceState>,
     reported_at: Duration,
+    refused_at: Option<Duration>,
     /// Whether something but progress may have changed.
     dirty: bool,
 }
@@ -206,12 +214,14 @@ impl Daemon {
             reporter,
             link,
             nonce: nonce.to_vec(),
+            said_accepted: false,
             refused: None,
             offline: Some("not connected yet".to_owned()),
             hostless: Some("the host is starting".to_owned()),
             unenrolled: None,
             reported: None,
             reported_at: Duration::ZERO,
+            refused_at: None,
             dirty: true,
         };
         daemon.report_facts()?;
@@ -221,22 +231,28 @@ impl Daemon {
 
     /// Whether the registry listens to more than an enrolment.
     fn may_talk(&self) -> bool {
-        self.link.is_connected() && self.identity.enrolled
+        self.link.is_connected() && (self.identity.enrolled || self.said_accepted)
     }
 
     /// Carries on what the last event left to be done.
     fn settle(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
-        let errands = self.activation.errands();
-        for need in errands.needs {
-            self.link.say(Kind::Need, Body::Need(need));
-        }
-        for told in errands.told {
-            self.reporter.event(told.kind, told.package.as_ref(), told.what)?;
-            self.dirty = true;
-        }
-        for bytes in errands.pulled {
-            self.wanted(&bytes)?;
+        // What is done for one errand may make others.
+        loop {
+            let errands = self.activation.errands();
+            if errands.is_empty() {
+                break;
+            }
+            for need in errands.needs {
+                self.link.say(Kind::Need, Body::Need(need));
+            }
+            for told in errands.told {
+                self.reporter.event(told.kind, told.package.as_ref(), told.what)?;
+                self.dirty = true;
+            }
+            for bytes in errands.pulled {
+                self.wanted(&bytes)?;
+            }
         }
         if self.dirty || now >= self.reported_at + PROGRESS {
             self.report_state(now)?;
@@ -281,7 +297,9 @@ impl Daemon {
             let public_key = self.reporter.public_key().0.to_vec();
             let enrol = Enrol { token: self.identity.token.clone(), public_key };
             self.link.say(Kind::Enrol, Body::Enrol(enrol));
-            return;
+            if !self.said_accepted {
+                return;
+            }
         }
         match due {
             Due::Heartbeat => {
@@ -310,7 +328,7 @@ impl Daemon {
                 tracing::info!(broker = %self.identity.broker, "connected");
                 self.offline = None;
                 self.link.connected();
-                self.reporter.connected();
+                self.reporter.connected(maximum_packet);
                 self.activation.connected(maximum_packet);
             }
             Incoming::Disconnected { why, retry_in } => {
@@ -356,21 +374,24 @@ impl Daemon {
             }
         };
         match (kind, envelope.body) {
-            (Kind::Want, Body::Want(want)) => {
-                self.link.heard();
-                match want {
-                    Want::Inline(bytes) => self.wanted(&bytes),
-                    Want::Pull { digest, size } => {
-                        if let Err(error) = self.activation.pull(digest, size) {
-                            self.refuse("too-large", &chain(&error))?;
-                        }
-                        Ok(())
+            (Kind::Want, Body::Want(want)) => match want {
+                Want::Inline(bytes) => self.wanted(&bytes),
+                Want::Pull { digest, size } => {
+                    if let Err(error) = self.activation.pull(digest, size) {
+                        self.refuse("too-large", &chain(&error))?;
                     }
+                    Ok(())
                 }
-            }
+            },
             (Kind::Ack, Body::Ack(signed)) => {
                 match self.reporter.acknowledged(&self.trust, &signed.0) {
-                    Ok(_) => self.link.heard(),
+                    Ok(_) => {
+                        if !self.identity.enrolled {
+                            tracing::info!("the registry has acknowledged what this device's key signed");
+                            self.identity.set_enrolled(&self.store, true)?;
+                        }
+                        self.heard();
+                    }
                     Err(crate::report::AckError::Store(error)) => return Err(error),
                     Err(error) => tracing::warn!("{}", chain(&error)),
                 }
@@ -384,14 +405,23 @@ impl Daemon {
         }
     }
 
+    /// The registry has said something that only it can say.
+    fn heard(&mut self) {
+        // Until the key is known to be accepted, the device goes on introducing itself.
+        if self.identity.enrolled {
+            self.link.heard();
+        }
+        self.activation.heard();
+    }
+
     fn enrolled(&mut self, answer: Enrolled) -> Result<(), StoreError> {
         match answer {
             Enrolled::Accepted => {
                 self.unenrolled = None;
-                if !self.identity.enrolled {
+                if !self.identity.enrolled && !self.said_accepted {
                     tracing::info!("the registry has accepted this device's key");
-                    self.identity.set_enrolled(&self.store, true)?;
-                    self.reporter.connected();
+                    self.said_accepted = true;
+                    self.reporter.introduced();
                     self.link.introduce();
                 }
             }
@@ -411,6 +441,7 @@ impl Daemon {
     fn wanted(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         match verify::offer(&self.store, &mut self.trust, &self.identity.device, bytes) {
             Ok((trust, desired)) => {
+                self.heard();
                 self.refused = None;
                 self.dirty = true;
                 if trust != self.trust {
@@ -423,20 +454,26 @@ impl Daemon {
             Err(refused) if refused.is_late() => {
                 // Messages come twice and late: an older state is no news about the newest.
                 tracing::info!("{}", chain(&refused));
+                self.heard();
                 Ok(())
             }
             Err(refused) => self.refuse(refused.reason(), &chain(&refused)),
         }
     }
 
-    /// Reports a refusal, once however often the same is offered.
+    /// Reports a refusal: once however often the same is offered, and one a minute whatever is.
     fn refuse(&mut self, reason: &str, why: &str) -> Result<(), StoreError> {
         let why: String = format!("{reason}: {why}").chars().take(1000).collect();
-        if self.refused.as_ref() != Some(&why) {
-            self.reporter.event("refused", None, why.clone())?;
-            self.refused = Some(why);
-            self.dirty = true;
+        let now = clock::since_boot();
+        let rests = self.refused_at.is_some_and(|at| now < at + REFUSALS);
+        if self.refused.as_ref() == Some(&why) || rests {
+            tracing::debug!(%why, "refused again");
+            return Ok(());
         }
+        self.reporter.refusal(why.clone())?;
+        self.refused = Some(why);
+        self.refused_at = Some(now);
+        self.dirty = true;
         Ok(())
     }
 
@@ -494,6 +531,8 @@ impl Daemon {
         tracing::info!("the agent ends");
         self.activation.disconnected();
         self.link.close();
+        // The supervisor must not wait for somebody to take its events.
+        drop(sources.host);
         let goodbye = async { while sources.inbox.recv().await.is_some() {} };
         let farewell = if config.host_outlives { Farewell::Leave } else { Farewell::End };
         let (_, ()) = tokio::join!(tokio::time::timeout(GOODBYE, goodbye), sources.supervisor.stop(farewell));

@@ -35,9 +35,9 @@ impl Store {
         }
         let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
         let mut bytes = vec![0; size as usize];
-        let read = file.read_at(0, &mut bytes).map_err(StoreError::io("read", &path))?;
-        bytes.truncate(read);
-        if Digest::of(&bytes) != *digest {
+        let read = readable(file.read_at(0, &mut bytes)).map_err(StoreError::io("read", &path))?;
+        bytes.truncate(read.unwrap_or(0));
+        if read.is_none() || Digest::of(&bytes) != *digest {
             self.remove_blob(digest)?;
             return Err(StoreError::Damaged { digest: *digest });
         }
@@ -54,8 +54,8 @@ impl Store {
             return Err(StoreError::Missing { digest: *digest });
         }
         let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
-        let found = hash(&*file).map_err(StoreError::io("read", &path))?;
-        if found != *digest {
+        let found = readable(hash(&*file)).map_err(StoreError::io("read", &path))?;
+        if found != Some(*digest) {
             self.remove_blob(digest)?;
             return Err(StoreError::Damaged { digest: *digest });
         }
@@ -92,6 +92,15 @@ impl Store {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// A sector that cannot be read is a damaged blob, not a reason to give up: `None`.
+fn readable<T>(read: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

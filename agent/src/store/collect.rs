@@ -86,7 +86,9 @@ impl Store {
             for (name, digest) in self.names(place)? {
                 match digest {
                     // A power cut can leave a blob in both places.
-                    Some(digest) if needed.contains(&digest) && (place != PARTIAL || !self.has(&digest)?) => {
+                    Some(digest)
+                        if needed.contains(&digest) && (place != PARTIAL || !self.has(&digest)?) =>
+                    {
                         continue;
                     }
                     Some(_) => *count += 1,

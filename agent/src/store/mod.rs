@@ -124,7 +124,9 @@ impl Store {
         }
         let database = Arc::new(Database::open(&*disk, &root.join("agent.redb"))?);
         // The names of what was just made, down to the data directory's own.
-        for directory in [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(root.parent()) {
+        for directory in
+            [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(root.parent())
+        {
             disk.sync_directory(directory).map_err(StoreError::io("sync", directory))?;
         }
         Ok(Self { disk, root: root.to_owned(), database })

@@ -21,6 +21,8 @@ pub enum Replaces {
     Facts,
     /// The device's whole state.
     State,
+    /// A desired state that was refused: whoever can send those must not push out what happened.
+    Refusal,
 }
 
 /// A row.
@@ -84,17 +86,14 @@ impl Transaction {
         Ok(())
     }
 
-    /// Takes out every row up to and including this one: the registry has them. Returns how many.
-    pub fn drop_rows_through(&mut self, epoch: u64, sequence: u64) -> Result<usize, StoreError> {
+    /// Takes out these rows (epoch, sequence): the registry has them. Returns how many were there.
+    pub fn drop_rows(&mut self, rows: &[(u64, u64)]) -> Result<usize, StoreError> {
         let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
-        let mut gone = Vec::new();
-        for entry in table.range(..=(epoch, sequence)).map_err(failed("read the outbox"))? {
-            gone.push(entry.map_err(failed("read the outbox"))?.0.value());
+        let mut gone = 0;
+        for row in rows {
+            gone += usize::from(table.remove(row).map_err(failed("remove a row"))?.is_some());
         }
-        for key in &gone {
-            table.remove(key).map_err(failed("remove a row"))?;
-        }
-        Ok(gone.len())
+        Ok(gone)
     }
 }
 
@@ -142,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_is_cumulative_over_epochs() {
+    fn an_acknowledgement_takes_out_its_rows_and_no_others() {
         let database = Database::from_bytes(&[]).unwrap();
         for (epoch, sequence) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
             database.write(|t| t.push_row(&row(epoch, sequence), Replaces::Nothing)).unwrap();
         }
-        assert_eq!(database.write(|t| t.drop_rows_through(2, 1)).unwrap(), 3);
-        assert_eq!(keys(&database), [(2, 2)]);
-        assert_eq!(database.write(|t| t.drop_rows_through(1, 9)).unwrap(), 0);
+        assert_eq!(database.write(|t| t.drop_rows(&[(2, 1), (1, 2)])).unwrap(), 2);
+        assert_eq!(keys(&database), [(1, 1), (2, 2)]);
+        assert_eq!(database.write(|t| t.drop_rows(&[(1, 2), (9, 9)])).unwrap(), 0);
     }
 
     #[test]

@@ -395,7 +395,8 @@ impl Attendant {
     fn died(&self, ending: process::Ending, mut named: Vec<PackageRef>) -> Over {
         let record = self.options.data.join("host/fatal.json");
         if ending.code == Some(CANNOT_STOP) && named.is_empty() {
-            let event = std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Event>(&text).ok());
+            let event =
+                std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Event>(&text).ok());
             named.extend(event.map(|event| event.package));
         }
         let _ = std::fs::remove_file(record);

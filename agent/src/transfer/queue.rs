@@ -60,10 +60,14 @@ impl<C: Chunks> Transfers<C> {
         self.settle(now)
     }
 
-    /// Pulls a blob of at most [`LARGEST_PULL`] bytes into memory, before all others.
+    /// Pulls a blob of at most [`LARGEST_PULL`] bytes into memory, before all others and instead of an
+    /// earlier one that has not come yet.
     pub fn pull(&mut self, now: Duration, digest: Digest, size: u64) -> Result<Vec<Action<C>>, PullError> {
         let memory = Memory::new(digest, size).ok_or(PullError::TooLarge(size))?;
         if !self.contains(&digest) {
+            // One at a time: the newest is the one that counts, and memory is bounded.
+            self.waiting.retain(|(_, target)| matches!(target, Target::Store(_)));
+            self.running.retain(|fetch| matches!(fetch.target, Target::Store(_)));
             self.waiting.push_front((digest, Target::Memory(memory)));
         }
         Ok(self.settle(now))

@@ -17,7 +17,7 @@ use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::chunks::{ChunkIndex, Indexed};
 use selvedge_package::{Digest, Manifest};
 
-const ROOT: &str = "/data/agent";
+const ROOT: &str = "/agent";
 const CHUNK: usize = 65536;
 
 struct Package {
@@ -125,7 +125,7 @@ fn install(disk: &CutDisk, package: &Package, promises: &mut Promises) -> Result
     let end = apply(Event::Activated { package: name, digest, now_ms: 1 }, promises)?;
     // From here on either is right, until the call returns.
     promises.rows.remove(&1);
-    store.database().write(|t| t.drop_rows_through(1, 1))?;
+    store.database().write(|t| t.drop_rows(&[(1, 1)]))?;
     promises.finished = true;
     store.collect(&stored(&end))?;
     Ok(())
@@ -133,7 +133,8 @@ fn install(disk: &CutDisk, package: &Package, promises: &mut Promises) -> Result
 
 /// Everything promised is there, and what is there is right.
 fn holds(disk: &CutDisk, package: &Package, promises: &Promises, what: &str) {
-    let store = Store::open(Arc::new(disk.clone()), Path::new(ROOT)).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let store =
+        Store::open(Arc::new(disk.clone()), Path::new(ROOT)).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     let state = stored_state(&store).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     if let Some(promised) = &promises.state {
         // The step after the last promised one may have been made durable without returning.
