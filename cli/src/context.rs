@@ -126,8 +126,9 @@ impl Context {
         let record = Record::read(&directory)?;
         let registry = match (&explicit, &record) {
             (Some(url), _) => url.trim_end_matches('/').to_owned(),
-            (None, Some(record)) => record.registry.clone(),
-            (None, None) => return Err(Failure::NoRegistry { looked: directory }),
+            // An `up` that is still starting has written its record, but no address yet.
+            (None, Some(record)) if !record.registry.is_empty() => record.registry.clone(),
+            (None, _) => return Err(Failure::NoRegistry { looked: directory }),
         };
         let token = match Self::explicit_token(global, env)? {
             Some(token) => token,
@@ -259,6 +260,14 @@ mod tests {
         let failure = Context::discover(&global(Some(dir.path())), &|_| None).unwrap_err();
         assert!(failure.to_string().contains(&dir.path().display().to_string()));
         assert!(failure.advice().unwrap().contains("selvedge up"));
+    }
+
+    #[test]
+    fn an_up_that_has_not_got_its_registry_yet_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        Record::default().write(dir.path()).unwrap();
+        let failure = Context::discover(&global(Some(dir.path())), &|_| None).unwrap_err();
+        assert!(matches!(failure, Failure::NoRegistry { .. }), "{failure}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub enum Failure {
         source: Option<Cause>,
     },
     /// Nothing says which registry to talk to.
-    #[error("no registry is known: no --registry, no SELVEDGE_REGISTRY, and no `selvedge up` has run in {}", looked.display())]
+    #[error("no registry is known: no --registry, no SELVEDGE_REGISTRY, and no `selvedge up` has got its registry ready in {}", looked.display())]
     NoRegistry {
         /// The data directory that was looked at.
         looked: PathBuf,

@@ -9,7 +9,17 @@ use selvedge_cli::failure::Failure;
 use selvedge_cli::output::Output;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // Programs read what is wrong with a command line as they read any other error.
+        Err(error) if error.use_stderr() && std::env::args_os().any(|word| word == "--json") => {
+            let advice = "`selvedge --help` shows what there is";
+            let failure = Failure::usage(error.to_string().trim_end(), advice);
+            report(Output::new(true), &failure);
+            return ExitCode::from(failure.exit().code());
+        }
+        Err(error) => error.exit(),
+    };
     let out = Output::new(cli.global.json);
     let done = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {

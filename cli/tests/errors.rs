@@ -49,7 +49,7 @@ fn errors_end_in_what_to_do() {
         (&["package", "none.onnx"], 3, &["none.onnx"]),
         (&["package", "token"], 2, &["neither an .onnx file nor a directory"]),
         (&["package", "."], 3, &["selvedge.toml"]),
-        (&["release", "none.pkg", "--keys", "none"], 4, &["not a package", "selvedge package"]),
+        (&["release", "none.pkg", "--keys", "none"], 3, &["there is no none.pkg", "selvedge package"]),
         (&["keys", "show", "none"], 3, &["selvedge keys init"]),
         (&["ask", "a", "--target-url", &dead, "--input", "{}"], 6, &["--target-url"]),
         (&["ask", "a", "--target-url", &dead, "--input", "{"], 4, &["not JSON"]),
@@ -73,6 +73,9 @@ fn programs_get_errors_as_one_line_of_json() {
     assert_eq!((&error["reason"], &error["exit"]), (&"usage".into(), &2.into()));
     assert!(error["advice"].as_str().unwrap().contains("selvedge up"));
     assert!(output.stdout.is_empty());
+    let output = selvedge(home.path()).args(["--json", "depploy"]).output().unwrap();
+    let error: serde_json::Value = serde_json::from_str(check(&output, 2, &[]).trim()).unwrap();
+    assert_eq!((&error["reason"], &error["exit"]), (&"usage".into(), &2.into()));
 }
 
 #[test]

@@ -23,6 +23,12 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             items.retain(|item| item.get("name").and_then(serde_json::Value::as_str) == Some(name.as_str()));
         }
     }
+    if rows.is_empty()
+        && let Some(name) = &args.name
+    {
+        let advice = "`selvedge packages` lists what is released";
+        return Err(Failure::missing(format!("no package {name} is released"), advice));
+    }
     around.out.value(&value);
     if rows.is_empty() {
         around.out.line("nothing is released yet; `selvedge package` makes a package, `selvedge release` signs and sends it");

@@ -40,6 +40,12 @@ pub struct Layout {
 impl Layout {
     /// Reads the package in `dir`. Files are not read; only their sizes are checked.
     pub fn open(dir: &Path) -> Result<Self, Failure> {
+        if !dir.exists() {
+            return Err(Failure::missing(
+                format!("there is no {}", dir.display()),
+                "name a directory that `selvedge package` made",
+            ));
+        }
         if !dir.join("oci-layout").is_file() {
             return Err(Failure::refused(
                 format!("{} is not a package", dir.display()),
