@@ -491,8 +491,12 @@ impl Daemon {
                 self.reporter.event(kind, Some(&event.package.name), event.what)
             }
             HostEvent::Down { what, named, crashed } => {
-                self.reporter.event("host-died", None, format!("the host ended: {what}"))?;
-                self.hostless = Some(format!("the host ended: {what}"));
+                let why = format!("the host ended: {what}");
+                // One that never comes up is reported once, not at every try.
+                if self.hostless.as_ref() != Some(&why) {
+                    self.reporter.event("host-died", None, why.clone())?;
+                    self.hostless = Some(why);
+                }
                 self.activation.host_down(&named, crashed)
             }
             HostEvent::Trouble(why) => {
