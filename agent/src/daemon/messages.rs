@@ -1,0 +1,177 @@
+//! What comes in: from the broker, and through it from anyone.
+//!
+//! Nothing here is believed for being said. A desired state counts when it verifies, an
+//! acknowledgement when the Director signed it; what cannot be read is logged and forgotten.
+
+use std::time::Duration;
+
+use selvedge_mqtt::Incoming;
+use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::message::{Enrolled, Want};
+use selvedge_protocol::topic::{Direction, Kind, Topic};
+
+use super::Daemon;
+use crate::clock;
+use crate::failure::chain;
+use crate::store::StoreError;
+use crate::verify::{self, Refused};
+
+/// Shortest time between two reports of refusals: anyone who can publish can cause them.
+const REFUSALS: Duration = Duration::from_secs(60);
+
+impl Daemon {
+    pub(super) fn incoming(&mut self, incoming: Incoming) -> Result<(), StoreError> {
+        match incoming {
+            Incoming::Connected { maximum_packet, .. } => {
+                tracing::info!(broker = %self.identity.broker, "connected");
+                self.offline = None;
+                self.link.connected();
+                self.reporter.connected(maximum_packet);
+                self.activation.connected(maximum_packet);
+            }
+            Incoming::Disconnected { why, retry_in } => {
+                tracing::info!(%why, ?retry_in, "no connection to the broker");
+                self.offline = Some(why);
+                self.link.disconnected();
+                self.activation.disconnected();
+            }
+            Incoming::Refused { filter } => {
+                let why = format!("the broker refuses the subscription to {filter}");
+                tracing::error!("{why}");
+                self.offline = Some(why);
+            }
+            Incoming::Dropped { topic, size } => {
+                tracing::warn!(%topic, size, "a message is too large for the broker and was dropped");
+            }
+            Incoming::Message { topic, payload } => return self.message(&topic, &payload),
+        }
+        Ok(())
+    }
+
+    /// A message from outside: anything may be in it.
+    fn message(&mut self, topic: &str, payload: &[u8]) -> Result<(), StoreError> {
+        let kind = match Topic::parse(topic) {
+            Ok(topic)
+                if topic.device == self.identity.device && topic.kind.direction() == Direction::Down =>
+            {
+                topic.kind
+            }
+            _ => {
+                tracing::debug!(topic, "not for us");
+                return Ok(());
+            }
+        };
+        if kind == Kind::Block {
+            return self.activation.frame(payload);
+        }
+        let envelope = match Envelope::decode(payload) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                tracing::warn!(topic, "a message is not read: {}", chain(&error));
+                return Ok(());
+            }
+        };
+        match (kind, envelope.body) {
+            (Kind::Want, Body::Want(want)) => match want {
+                Want::Inline(bytes) => self.wanted(&bytes),
+                Want::Pull { digest, size } => {
+                    if let Err(error) = self.activation.pull(digest, size) {
+                        self.refuse("too-large", &chain(&error))?;
+                    }
+                    Ok(())
+                }
+            },
+            (Kind::Ack, Body::Ack(signed)) => {
+                match self.reporter.acknowledged(&self.trust, &signed.0) {
+                    Ok(_) => {
+                        if !self.identity.enrolled {
+                            tracing::info!("the registry has acknowledged what this device's key signed");
+                            self.identity.set_enrolled(&self.store, true)?;
+                        }
+                        self.heard();
+                    }
+                    Err(crate::report::AckError::Store(error)) => return Err(error),
+                    Err(error) => tracing::warn!("{}", chain(&error)),
+                }
+                Ok(())
+            }
+            (Kind::Enrolled, Body::Enrolled(answer)) => self.enrolled(answer),
+            (kind, body) => {
+                tracing::debug!(?kind, ty = body.ty(), "nothing here takes this message");
+                Ok(())
+            }
+        }
+    }
+
+    /// The registry has said something that only it can say.
+    fn heard(&mut self) {
+        // Until the key is known to be accepted, the device goes on introducing itself.
+        if self.identity.enrolled {
+            self.link.heard();
+        }
+        self.activation.heard();
+    }
+
+    fn enrolled(&mut self, answer: Enrolled) -> Result<(), StoreError> {
+        match answer {
+            Enrolled::Accepted => {
+                self.unenrolled = None;
+                if !self.identity.enrolled && !self.said_accepted {
+                    tracing::info!("the registry has accepted this device's key");
+                    self.said_accepted = true;
+                    self.reporter.introduced();
+                    self.link.introduce();
+                }
+            }
+            // Anyone who can publish could say this of an enrolled device; it changes nothing then.
+            Enrolled::Refused(why) => {
+                let why: String = why.chars().take(500).collect();
+                tracing::warn!(%why, "the registry refuses this device's key");
+                if !self.identity.enrolled {
+                    self.unenrolled = Some(format!("the registry refuses this device's key: {why}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An offered desired state.
+    pub(super) fn wanted(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match verify::offer(&self.store, &mut self.trust, &self.identity.device, bytes) {
+            Ok((trust, desired)) => {
+                self.heard();
+                self.refused = None;
+                self.dirty = true;
+                if trust != self.trust {
+                    self.activation.desire(&trust, &desired)?;
+                    self.trust = trust;
+                }
+                self.activation.pursue()
+            }
+            Err(Refused::Store(error)) => Err(error),
+            Err(refused) if refused.is_late() => {
+                // Messages come twice and late: an older state is no news about the newest.
+                tracing::info!("{}", chain(&refused));
+                self.heard();
+                Ok(())
+            }
+            Err(refused) => self.refuse(refused.reason(), &chain(&refused)),
+        }
+    }
+
+    /// Reports a refusal: once however often the same is offered, and one a minute whatever is.
+    fn refuse(&mut self, reason: &str, why: &str) -> Result<(), StoreError> {
+        let why: String = format!("{reason}: {why}").chars().take(1000).collect();
+        let now = clock::since_boot();
+        let rests = self.refused_at.is_some_and(|at| now < at + REFUSALS);
+        if self.refused.as_ref() == Some(&why) || rests {
+            tracing::debug!(%why, "refused again");
+            return Ok(());
+        }
+        self.reporter.refusal(why.clone())?;
+        self.refused = Some(why);
+        self.refused_at = Some(now);
+        self.dirty = true;
+        Ok(())
+    }
+}
