@@ -91,6 +91,8 @@ pub enum Event {
     HostDied {
         /// Packages that were loading or running when it died, by attribution.
         suspects: Vec<Digest>,
+        /// Now.
+        now_ms: u64,
     },
     /// The agent has started and read this state.
     Restarted,

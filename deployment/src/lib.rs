@@ -18,4 +18,4 @@ mod step;
 pub use event::{Event, Illegal, Note};
 pub use plan::{Effect, loadable, plan, stored};
 pub use state::{Committed, Failure, Health, Phase, Release, Rules, Slot, Stage, State, StateRecord, Swap};
-pub use step::{MAX_ATTEMPTS, MAX_CRASHES, Step, step};
+pub use step::{CRASH_WINDOW_MS, MAX_ATTEMPTS, MAX_CRASHES, Step, step};

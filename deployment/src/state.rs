@@ -74,10 +74,12 @@ pub struct Committed {
 /// Whether a committed release can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Health {
-    /// It can; it has brought the host down so many times since it last proved itself.
+    /// It can.
     Sound {
-        /// Crashes of the host for which it was named.
+        /// Crashes of the host for which it was named, within [`crate::CRASH_WINDOW_MS`] of the first.
         crashes: u32,
+        /// When the first of them was, in milliseconds since the device was started.
+        first_ms: u64,
     },
     /// A file of it is damaged: it is fetched again.
     Damaged,
@@ -159,6 +161,11 @@ impl Failure {
             what: what[..end].to_owned(),
         }
     }
+}
+
+impl Health {
+    /// Sound, and never named for a crash.
+    pub const SOUND: Self = Self::Sound { crashes: 0, first_ms: 0 };
 }
 
 impl Stage {

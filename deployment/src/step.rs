@@ -12,6 +12,9 @@ pub const MAX_ATTEMPTS: u32 = 5;
 /// Crashes of the host after which a committed release that was named for them is quarantined.
 pub const MAX_CRASHES: u32 = 3;
 
+/// Crashes count together when they come within this time of the first, in milliseconds: one hour.
+pub const CRASH_WINDOW_MS: u64 = 3_600_000;
+
 /// What a step gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
@@ -51,8 +54,8 @@ impl Step {
                 self.proved(&package, digest, requests, now_ms)
             }
             Event::Damaged { package, digest } => self.damaged(&package, digest),
-            Event::HostDied { suspects } => {
-                self.host_died(&suspects);
+            Event::HostDied { suspects, now_ms } => {
+                self.host_died(&suspects, now_ms);
                 Ok(())
             }
             Event::Restarted => {
@@ -109,7 +112,7 @@ impl Step {
             && committed.release.digest == digest
             && committed.health == Health::Damaged
         {
-            committed.health = Health::Sound { crashes: 0 };
+            committed.health = Health::SOUND;
             return Ok(());
         }
         match &slot.stage {
@@ -229,7 +232,7 @@ impl Step {
         Ok(())
     }
 
-    fn host_died(&mut self, suspects: &[Digest]) {
+    fn host_died(&mut self, suspects: &[Digest], now_ms: u64) {
         let names: Vec<_> = self.state.slots.keys().cloned().collect();
         for name in names {
             let Some(slot) = self.state.slots.get_mut(&name) else {
@@ -241,8 +244,14 @@ impl Step {
                 self.roll_back(&name, "host-died", "the host ended while it served this release on trial");
             } else if let Some(committed) = &mut slot.committed
                 && suspects.contains(&committed.release.digest)
-                && let Health::Sound { crashes } = &mut committed.health
+                && let Health::Sound { crashes, first_ms } = &mut committed.health
             {
+                // Crashes that lie far apart are not a pattern: they count within a window only. Time
+                // before the first one means that the device was started anew since.
+                let within = now_ms.checked_sub(*first_ms).is_some_and(|since| since <= CRASH_WINDOW_MS);
+                if *crashes == 0 || !within {
+                    (*crashes, *first_ms) = (0, now_ms);
+                }
                 *crashes += 1;
                 if *crashes >= MAX_CRASHES {
                     self.quarantine(&name);
@@ -291,8 +300,7 @@ impl Step {
         let floor = self.state.floors.entry(package.clone()).or_default();
         // A release that would shut itself out sets the floor at itself.
         *floor = (*floor).max(release.min_release.min(release.release));
-        slot.committed =
-            Some(Committed { release: release.clone(), rules, health: Health::Sound { crashes: 0 } });
+        slot.committed = Some(Committed { release: release.clone(), rules, health: Health::SOUND });
         self.state.generation += 1;
         self.notes.push(Note::Committed(package.clone(), release));
     }

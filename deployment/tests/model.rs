@@ -92,7 +92,7 @@ fn answer(effect: &Effect, outcome: u8) -> Event {
             now_ms: 10 + 150 * u64::from(outcome),
         },
         Effect::Serve(package, release) if bad => Event::Damaged { package, digest: release.digest },
-        Effect::Serve(..) => Event::HostDied { suspects: vec![] },
+        Effect::Serve(..) => Event::HostDied { suspects: vec![], now_ms: 0 },
     }
 }
 
@@ -122,9 +122,10 @@ fn event(state: &State, step: &Move) -> Option<Event> {
         },
         Move::Answer(n, outcome) => answer(plan(state).get(*n)?, *outcome),
         Move::Noise(package, number, kind) => noise(*package, *number, *kind),
-        Move::HostDied(number) => {
-            Event::HostDied { suspects: number.map(|r| release(0, r).digest).into_iter().collect() }
-        }
+        Move::HostDied(number) => Event::HostDied {
+            suspects: number.map(|r| release(0, r).digest).into_iter().collect(),
+            now_ms: 0,
+        },
         Move::Restarted => Event::Restarted,
     })
 }
@@ -258,7 +259,7 @@ proptest! {
             if plan(&state).iter().any(|effect| matches!(effect, Effect::Load(..))) {
                 starts += 1;
             }
-            let cut = if agent_restarts { Event::Restarted } else { Event::HostDied { suspects: vec![] } };
+            let cut = if agent_restarts { Event::Restarted } else { Event::HostDied { suspects: vec![], now_ms: 0 } };
             state = step(&state, cut).unwrap().state;
         }
         prop_assert_eq!(starts, MAX_ATTEMPTS);
@@ -266,6 +267,36 @@ proptest! {
         prop_assert_eq!(&state.slots[&package].failure.as_ref().unwrap().reason, "attempts-exhausted");
         prop_assert!(state.slots[&package].committed.is_none());
     }
+}
+
+/// Three crashes within the hour end the service; three over the years do not.
+#[test]
+fn only_crashes_that_come_together_quarantine() {
+    let (package, release) = (name(0), release(0, 1));
+    let digest = release.digest;
+    let rules = Rules::default();
+    let mut state = State::default();
+    for event in [
+        Event::Desired { sequence: 1, assignments: vec![(package.clone(), release)] },
+        Event::Fetched { package: package.clone(), digest, rules },
+        Event::Begin { package: package.clone() },
+        Event::Accepted { package: package.clone(), digest, cases: 1 },
+        Event::Activated { package: package.clone(), digest, now_ms: 0 },
+    ] {
+        state = step(&state, event).unwrap().state;
+    }
+    let health_after = |times: [u64; 3]| {
+        let mut state = state.clone();
+        for now_ms in times {
+            state = step(&state, Event::HostDied { suspects: vec![digest], now_ms }).unwrap().state;
+        }
+        state.slots[&package].committed.as_ref().unwrap().health
+    };
+    assert_eq!(health_after([10, 20, CRASH_WINDOW_MS]), Health::Quarantined);
+    let apart = CRASH_WINDOW_MS + 1;
+    assert!(matches!(health_after([10, 10 + apart, 10 + 2 * apart]), Health::Sound { crashes: 1, .. }));
+    // Time before the first one: the device was started anew in between.
+    assert!(matches!(health_after([1000, 2000, 5]), Health::Sound { crashes: 1, .. }));
 }
 
 /// Event sequences per property; `PROPTEST_CASES` sets another number.

@@ -86,7 +86,10 @@ struct What {
     package: Option<PathBuf>,
 }
 
+#[allow(unsafe_code)]
 fn main() -> ExitCode {
+    // SAFETY: this is the first statement, so there is one thread.
+    unsafe { selvedge_host::session::telemetry::forbid() };
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

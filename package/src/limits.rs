@@ -88,7 +88,8 @@ pub struct MetadataLimits {
     pub timestamp_bytes: usize,
     /// Bytes of `snapshot.json`.
     pub snapshot_bytes: usize,
-    /// Bytes of the Image repository's `targets.json`.
+    /// Bytes of the Image repository's `targets.json`. A device pulls a whole bundle of at most 1 MiB, so
+    /// that a registry refuses the release that would make the list too long for every device.
     pub image_targets_bytes: usize,
     /// Bytes of the Director repository's `targets.json`: it lists one target.
     pub director_targets_bytes: usize,
@@ -107,7 +108,7 @@ impl MetadataLimits {
         roots: 32,
         timestamp_bytes: 16 << 10,
         snapshot_bytes: 64 << 10,
-        image_targets_bytes: 4 << 20,
+        image_targets_bytes: 640 << 10,
         director_targets_bytes: 64 << 10,
         assignment_bytes: 64 << 10,
         assignments: 64,

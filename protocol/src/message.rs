@@ -207,15 +207,14 @@ pub struct Rows {
     pub rows: Vec<ByteString>,
 }
 
-/// The payload of a signed acknowledgement: everything up to here is stored.
+/// The payload of a signed acknowledgement: these rows are stored, and no others. It names each one,
+/// so that a broker which keeps rows back cannot make a device forget them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// The device that it is for.
     pub device: selvedge_package::DeviceId,
-    /// Epoch of the newest stored row.
-    pub epoch: u64,
-    /// Its sequence.
-    pub sequence: u64,
+    /// Epoch and sequence of every row of one message that is stored.
+    pub rows: Vec<(u64, u64)>,
 }
 
 /// `up/enrol`: the device's own public key, under the one-time token of its enrolment.

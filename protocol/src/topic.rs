@@ -67,7 +67,7 @@ kinds! {
     Want = Down "want" AtLeastOnce;
     /// Outbox rows.
     State = Up "state" AtLeastOnce;
-    /// Their cumulative, signed acknowledgement.
+    /// Their signed acknowledgement, row by row.
     Ack = Down "ack" AtMostOnce;
     /// Blocks that the device lacks.
     Need = Up "need" AtMostOnce;

@@ -77,6 +77,14 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// One side of the registry ended while it should run.
+    #[error("the {side} side ended by itself: {why}; start the registry again")]
+    Ended {
+        /// `REST` or `MQTT`.
+        side: &'static str,
+        /// Why, as far as it is known.
+        why: String,
+    },
     /// Another registry works on the same data.
     #[error("{} is in use by another selvedge-registry; stop it first", path.display())]
     InUse {

@@ -75,11 +75,7 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SELVEDGE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,mqtt5=warn,mqtt5_protocol=warn"));
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     match start(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

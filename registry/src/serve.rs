@@ -75,16 +75,31 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(path) = &options.address_file {
         durable::write(path, address.to_string().as_bytes(), Access::All)?;
     }
-    stop.await;
+    // A side that ends by itself ends the whole: half a registry helps nobody, and whoever supervises
+    // it starts it again.
+    let (mut rest, mut devices) = (rest, devices);
+    let early = tokio::select! {
+        () = stop => None,
+        ended = &mut rest => Some(("REST", ended.map(drop))),
+        ended = &mut devices => Some(("MQTT", ended.map(drop))),
+    };
     tracing::info!("the registry stops");
     stopping.send_replace(true);
     for (what, task) in [("REST", rest), ("MQTT", devices)] {
-        if let Err(error) = task.await {
+        if early.as_ref().is_none_or(|(ended, _)| *ended != what)
+            && let Err(error) = task.await
+        {
             tracing::error!("the {what} side ended badly: {error}");
         }
     }
     app.store.close().await;
-    Ok(())
+    match early {
+        None => Ok(()),
+        Some((side, ended)) => {
+            let why = ended.err().map_or_else(|| "it returned".to_owned(), |error| error.to_string());
+            Err(Error::Ended { side, why })
+        }
+    }
 }
 
 async fn open(options: &Options) -> Result<Arc<App>, Error> {

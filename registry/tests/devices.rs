@@ -32,6 +32,11 @@ async fn enrolled(registry: &Registry, name: &str) -> Device {
     device
 }
 
+async fn online(registry: &Registry, wanted: bool) {
+    wait_for("its presence", async || (registry.target("edge-1").await["online"] == wanted).then_some(()))
+        .await;
+}
+
 fn ack_key(registry: &Registry) -> PublicKey {
     let online = OnlineKeys::load(&registry.path("keys/online")).unwrap();
     PublicKey(*online.director_targets.public_key().as_bytes())
@@ -200,8 +205,11 @@ async fn reports_are_kept_once_and_acknowledged() {
         vec![edge.report(1, 9, state(8)), edge.report(1, 10, event("late")), edge.report(1, 11, facts("8"))];
     edge.send_rows(late);
     assert_eq!(edge.ack(&director).await, (1, 11));
+    // A broker that hands on the newest row alone does not make the device forget the others.
+    edge.send_rows(vec![first[2].clone()]);
+    assert_eq!(edge.acknowledged(&director).await, [(1, 3)]);
     edge.send_rows(first);
-    assert_eq!(edge.ack(&director).await, (1, 3));
+    assert_eq!(edge.acknowledged(&director).await, [(1, 1), (1, 2), (1, 3)]);
 
     let shown = registry.target("edge-1").await;
     assert_eq!(shown["facts"], json!({"cores": "8"}));
@@ -259,13 +267,7 @@ async fn a_device_is_online_while_it_is_heard() {
     assert_eq!(registry.target("edge-1").await["health"], "never-heard");
     edge.epoch = 5;
     edge.birth(b"n", BLOCK);
-    let online = async |wanted: bool| {
-        wait_for("its presence", async || {
-            (registry.target("edge-1").await["online"] == wanted).then_some(())
-        })
-        .await;
-    };
-    online(true).await;
+    online(&registry, true).await;
     // The will of an earlier life means nothing, its own does, until the device is heard again.
     edge.epoch = 4;
     edge.send(Kind::Will, Body::Will(Will {}));
@@ -273,10 +275,10 @@ async fn a_device_is_online_while_it_is_heard() {
     assert_eq!(registry.target("edge-1").await["online"], true);
     edge.epoch = 5;
     edge.send(Kind::Will, Body::Will(Will {}));
-    online(false).await;
+    online(&registry, false).await;
     assert_eq!(registry.target("edge-1").await["health"], "silent");
     edge.send(Kind::Heartbeat, Body::Heartbeat(Heartbeat { generation: 0, desired: 0 }));
-    online(true).await;
+    online(&registry, true).await;
 }
 
 #[tokio::test]
@@ -291,6 +293,18 @@ async fn a_forged_birth_does_not_silence_a_device() {
     edge.epoch = 3;
     edge.birth(b"own", BLOCK);
     assert_eq!(edge.accepts().await.desired.nonce, b"own");
+    // A device that stays connected is heard again with its next signed report.
+    edge.epoch = i64::MAX as u64;
+    edge.birth(b"forged", BLOCK);
+    edge.accepts().await;
+    edge.epoch = 3;
+    let proof = edge.report(3, 0, ReportBody::Facts(BTreeMap::new()));
+    edge.send_rows(vec![proof]);
+    assert_eq!(edge.ack(&director).await, (3, 0));
+    edge.send(Kind::Will, Body::Will(Will {}));
+    online(&registry, false).await;
+    edge.send(Kind::Heartbeat, Body::Heartbeat(Heartbeat { generation: 0, desired: 0 }));
+    online(&registry, true).await;
     // Once a signed report has proven an epoch, what is older is a late copy.
     let facts = edge.report(3, 1, ReportBody::Facts(BTreeMap::new()));
     edge.send_rows(vec![facts]);

@@ -9,6 +9,7 @@
 pub use ort;
 
 pub mod library;
+pub mod telemetry;
 pub mod values;
 
 use std::path::Path;

@@ -247,10 +247,16 @@ impl Devices {
             tracing::debug!(%device, "reports before its enrolment are dropped");
             return Ok(());
         };
-        let ack = reports::keep(&self.app, &target, &key, rows, clock::now().as_millisecond()).await?;
+        let kept = reports::keep(&self.app, &target, &key, rows, clock::now().as_millisecond()).await?;
+        if let Some(kept) = &kept {
+            // A birth is not signed. What signed rows prove takes a forged, larger epoch back.
+            let proven = kept.epoch.max(target.proven_epoch).max(epoch);
+            let take_back = |presence: &mut Presence| presence.epoch = presence.epoch.min(proven);
+            self.app.presences.update(&self.app.store, device, take_back).await?;
+        }
         self.heard(device, epoch).await?;
-        if let Some(ack) = ack {
-            self.send(device, Kind::Ack, Body::Ack(ack));
+        if let Some(kept) = kept {
+            self.send(device, Kind::Ack, Body::Ack(kept.ack));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Reports: verified with the device's key, kept once, acknowledged with the Director's.
 //!
-//! An acknowledgement is cumulative, so a device sends its oldest rows first and every message
-//! begins with the oldest one that is not acknowledged. Rows behind one that does not verify are
+//! An acknowledgement names the rows that are kept, so that a broker which holds rows back cannot
+//! make a device forget them. Rows behind one that does not verify are
 //! not looked at and not acknowledged. A row that verifies but says what this registry does not
 //! understand, or more than it keeps, becomes an event: it must not hold up those behind it.
 
@@ -22,17 +22,25 @@ const FACTS: usize = 128;
 /// Packages of one reported state.
 const PACKAGES: usize = 128;
 
-/// Keep the rows; gives the signed acknowledgement, if anything is to be acknowledged.
+/// A signed acknowledgement, and the newest epoch that the kept rows prove.
+pub struct Kept {
+    /// To be sent.
+    pub ack: ByteString,
+    /// Newest epoch of the rows.
+    pub epoch: u64,
+}
+
+/// Keep the rows; gives the acknowledgement, if anything is to be acknowledged.
 pub async fn keep(
     app: &App,
     target: &Target,
     key: &[u8; 32],
     rows: &Rows,
     now_ms: i64,
-) -> Result<Option<ByteString>, Error> {
+) -> Result<Option<Kept>, Error> {
     let device = &target.name;
     let mut change = None;
-    let mut newest: Option<(u64, u64)> = None;
+    let mut kept = Vec::new();
     for row in rows.rows.iter().take(ROWS) {
         let report = match read(&PublicKey(*key), device, &row.0, now_ms) {
             Ok(report) => report,
@@ -46,17 +54,18 @@ pub async fn keep(
             none => none.insert(app.store.change().await?),
         };
         change.keep_report(device, &report, now_ms).await?;
-        newest = newest.max(Some((report.epoch, report.sequence)));
+        kept.push((report.epoch, report.sequence));
     }
     if let Some(change) = change {
         change.commit().await?;
     }
-    let Some((epoch, sequence)) = newest else {
+    let Some((epoch, _)) = kept.iter().max().copied() else {
         return Ok(None);
     };
     let sign = |why: String| Error::Sign { what: "an acknowledgement".to_owned(), why };
-    let payload = to_cbor(&Ack { device: device.clone(), epoch, sequence }).map_err(sign)?;
-    Ok(Some(ByteString(app.trust.sign_ack(device, payload)?)))
+    let payload = to_cbor(&Ack { device: device.clone(), rows: kept }).map_err(sign)?;
+    let ack = ByteString(app.trust.sign_ack(device, payload)?);
+    Ok(Some(Kept { ack, epoch }))
 }
 
 /// What every report has, whatever it says.

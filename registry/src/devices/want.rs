@@ -16,6 +16,8 @@ use crate::error::Error;
 const ROOM: usize = 1024;
 /// Smallest desired state that is pulled: below that, blocks would cost more than they save.
 const SMALLEST_PULL: usize = 2048;
+/// Largest block that any device takes, in bytes.
+const LARGEST_BLOCK: u32 = 64 << 10;
 
 impl Devices {
     /// Sign and send what the device shall run, echoing the nonce of its birth. Nothing is sent
@@ -34,7 +36,10 @@ impl Devices {
         told.at = now;
         let presence = self.app.presences.get(&self.app.store, device).await?;
         let (nonce, largest) = match presence {
-            Some(presence) => (presence.birth.nonce, presence.birth.largest_block as usize),
+            // A birth is not signed: what it claims to take is not believed beyond a block.
+            Some(presence) => {
+                (presence.birth.nonce, presence.birth.largest_block.min(LARGEST_BLOCK) as usize)
+            }
             None => (Vec::new(), 0),
         };
         let app = Arc::clone(&self.app);

@@ -197,14 +197,19 @@ impl Device {
         self.send(Kind::State, Body::State(Rows { rows }));
     }
 
-    /// The next acknowledgement, signed by `director_targets`.
+    /// The newest row of the next acknowledgement.
     pub async fn ack(&mut self, director_targets: &PublicKey) -> (u64, u64) {
+        self.acknowledged(director_targets).await.into_iter().max().unwrap()
+    }
+
+    /// The rows of the next acknowledgement, signed by `director_targets`.
+    pub async fn acknowledged(&mut self, director_targets: &PublicKey) -> Vec<(u64, u64)> {
         let payload = self.receive(Kind::Ack).await;
         let Body::Ack(signed) = Envelope::decode(&payload).unwrap().body else { panic!("no ack") };
         let payload = verify(director_targets, Purpose::Ack, &self.id, &signed.0).unwrap();
         let ack: Ack = from_cbor(&payload).unwrap();
         assert_eq!(ack.device, self.id);
-        (ack.epoch, ack.sequence)
+        ack.rows
     }
 }
 
