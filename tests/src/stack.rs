@@ -1,6 +1,8 @@
 //! Broker, registry, agent and host, each its own process, on free loopback ports.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -145,6 +147,11 @@ impl Stack {
         self.selvedge().json(&["targets", DEVICE])
     }
 
+    /// What the agent says of itself on its own socket; null while it does not answer.
+    pub fn agent_status(&self) -> Value {
+        agent_status(&self.dir.path().join("agent/run/agent.sock")).unwrap_or_default()
+    }
+
     /// Process id of the host that the agent has noted, if one was ever started.
     pub fn host_id(&self) -> Option<u32> {
         let text = std::fs::read_to_string(self.dir.path().join("agent/run/host.json")).ok()?;
@@ -222,6 +229,16 @@ pub fn reported<'a>(target: &'a Value, package: &str) -> Option<&'a Value> {
 
 /// The word that the control socket uses for a routed package.
 pub const SERVING: PackageState = PackageState::Serving;
+
+fn agent_status(socket: &Path) -> std::io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(wait::HUNG))?;
+    stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Ok(serde_json::from_str(body)?)
+}
 
 /// A loopback address that was free a moment ago.
 pub fn free_address() -> String {

@@ -8,6 +8,9 @@ use crate::clock;
 /// Longest wait for anything. Not a speed that is asserted: it ends a hung test.
 pub const HUNG: Duration = Duration::from_secs(120);
 
+/// Time between two polls.
+const POLL: Duration = Duration::from_millis(2);
+
 /// Polls `probe` until it gives a value.
 ///
 /// # Panics
@@ -18,7 +21,7 @@ pub fn until<T, E: Debug>(what: &str, mut probe: impl FnMut() -> Result<T, E>) -
         match probe() {
             Ok(value) => return value,
             Err(seen) if start.elapsed() > HUNG => panic!("waited {HUNG:?} for {what}; last seen: {seen:?}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => std::thread::sleep(POLL),
         }
     }
 }

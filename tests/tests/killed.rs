@@ -1,57 +1,113 @@
 //! SIGKILL of agent and host at any stage of a first install: it converges; after the commit the
 //! version answers again by itself.
 
-use std::time::Duration;
+#![allow(clippy::unwrap_used)]
 
 use selvedge_tests::packages::push_identity;
 use selvedge_tests::stack::{Stack, reported};
 use selvedge_tests::wait;
+use serde_json::Value;
 
 const INPUT: &str = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6]}]}"#;
 
-/// Kill points are spread over the install by delay after the deployment: a first install of this
-/// size takes between one and three of these steps on a slow machine, so the sweep covers fetching,
-/// staging, the probe, loading, activation and what follows the commit.
-const STEP: Duration = Duration::from_millis(120);
-const POINTS: u32 = 12;
+/// A moment of an install, told from the agent's own status.
+struct Moment {
+    name: &'static str,
+    is: fn(&Package) -> bool,
+}
+
+/// What the agent says of the package.
+#[derive(Debug)]
+struct Package {
+    stage: String,
+    bytes: u64,
+    total: u64,
+    committed: bool,
+}
+
+/// Size of the model: large enough for the transfer to be seen at every moment.
+const MODEL: usize = 12_000_000;
+
+const MOMENTS: [Moment; 7] = [
+    Moment { name: "assigned", is: |package| package.stage == "fetching" },
+    Moment { name: "first bytes", is: |package| package.stage == "fetching" && package.bytes > 0 },
+    Moment {
+        name: "a quarter",
+        is: |package| package.stage == "fetching" && package.bytes * 4 > package.total,
+    },
+    Moment { name: "half", is: |package| package.stage == "fetching" && package.bytes * 2 > package.total },
+    Moment {
+        name: "most",
+        is: |package| package.stage == "fetching" && package.bytes * 10 > package.total * 9,
+    },
+    Moment { name: "trial", is: |package| package.stage == "trial" },
+    Moment { name: "committed", is: |package| package.committed },
+];
 
 #[test]
 fn agent_killed_at_any_stage() {
-    for point in 0..POINTS {
-        let mut stack = Stack::start();
-        push_identity(&stack, 900_000);
-        std::thread::sleep(STEP * point);
-        let stage = stage(&stack);
+    for moment in &MOMENTS {
+        let mut stack = reach(moment);
         stack.agent().kill();
         stack.start_agent();
-        converges(&stack, &format!("agent killed at {stage}"));
+        converges(&stack, &format!("agent killed at: {}", moment.name));
     }
 }
 
 #[test]
 fn host_killed_at_any_stage() {
-    for point in 0..POINTS {
-        let stack = Stack::start();
-        wait::until("the host to start", || stack.host_id().ok_or("no host yet"));
-        push_identity(&stack, 900_000);
-        std::thread::sleep(STEP * point);
-        let stage = stage(&stack);
+    for moment in &MOMENTS {
+        let stack = reach(moment);
         stack.kill_host();
-        converges(&stack, &format!("host killed at {stage}"));
+        converges(&stack, &format!("host killed at: {}", moment.name));
     }
 }
 
 #[test]
-fn both_killed_again_and_again() {
+fn both_killed_at_one_stage_after_the_other() {
     let mut stack = Stack::start();
-    push_identity(&stack, 900_000);
-    for point in 0..4 {
-        std::thread::sleep(STEP * point);
+    push_identity(&stack, MODEL);
+    for moment in &MOMENTS {
+        until_or_later(&stack, moment);
         stack.agent().kill();
         stack.kill_host();
         stack.start_agent();
     }
-    converges(&stack, "agent and host killed four times");
+    converges(&stack, "agent and host killed at every moment of one install");
+}
+
+/// A fresh stack whose install is at `moment`. One that went by unseen is tried again: a kill at
+/// another moment would prove nothing about this one.
+fn reach(moment: &Moment) -> Stack {
+    for _ in 0..10 {
+        let stack = Stack::start();
+        wait::until("the host to start", || stack.host_id().ok_or("no host yet"));
+        push_identity(&stack, MODEL);
+        if until_or_later(&stack, moment) {
+            return stack;
+        }
+    }
+    panic!("`{}` was never seen in 10 installs", moment.name)
+}
+
+/// Polls the agent until the moment is there (true) or the release is committed (false).
+fn until_or_later(stack: &Stack, moment: &Moment) -> bool {
+    wait::until(moment.name, || match package(&stack.agent_status()) {
+        Some(package) if (moment.is)(&package) => Ok(true),
+        Some(package) if package.committed => Ok(false),
+        other => Err(other),
+    })
+}
+
+fn package(status: &Value) -> Option<Package> {
+    let packages = status["state"]["packages"].as_array()?;
+    let package = packages.iter().find(|package| package["name"] == "identity")?;
+    Some(Package {
+        stage: package["pending"]["stage"].as_str().unwrap_or_default().to_owned(),
+        bytes: package["pending"]["bytes"].as_u64().unwrap_or(0),
+        total: package["pending"]["total"].as_u64().unwrap_or(u64::MAX),
+        committed: package["committed"].is_object(),
+    })
 }
 
 #[test]
@@ -71,11 +127,6 @@ fn after_the_commit_the_version_answers_again_by_itself() {
     stack.start_agent();
     converges(&stack, "agent killed after the commit");
     assert_eq!(stack.host_id(), host, "the host was started anew instead of adopted");
-}
-
-fn stage(stack: &Stack) -> String {
-    reported(&stack.target(), "identity")
-        .map_or_else(|| "nothing reported".to_owned(), |report| report["pending"]["stage"].to_string())
 }
 
 fn converges(stack: &Stack, what: &str) {
