@@ -57,6 +57,39 @@ fn a_failed_case_is_reported_and_the_next_release_is_taken() {
 }
 
 #[test]
+fn hostile_modules_cost_their_own_package_only() {
+    let stack = Stack::start();
+    let right = folder(&stack, "1.0.0", 6.0);
+    push(&stack, &right, "1.0.0", 1);
+    stack.wait_committed("identity", 1);
+    for (release, hostile) in (2..).zip(["spin", "spin-init", "balloon"]) {
+        let version = format!("1.0.{release}");
+        let folder = folder(&stack, &version, 6.0);
+        let module = selvedge_tests::programs::set_up(&format!("modules/hostile/{hostile}.wasm"));
+        fs::copy(module, format!("{folder}/module.wasm")).unwrap();
+        let manifest = format!("{folder}/selvedge.toml");
+        let limits = "\n[module]\ncomponent = \"module.wasm\"\ndeadline-ms = 500\nmemory-mib = 16\n";
+        fs::write(&manifest, fs::read_to_string(&manifest).unwrap() + limits).unwrap();
+        push(&stack, &folder, &version, release);
+        wait::until(&format!("{hostile} to be reported"), || {
+            let target = stack.target();
+            match reported(&target, "identity") {
+                Some(report) if report["failure"]["release"] == release && report["pending"].is_null() => {
+                    Ok(())
+                }
+                other => Err(other.cloned()),
+            }
+        });
+        stack.wait_committed("identity", 1);
+        assert_eq!(
+            stack.get("/v2/models/identity/ready").unwrap().0,
+            200,
+            "{hostile} took the good one with it"
+        );
+    }
+}
+
+#[test]
 fn packaging_refuses_it_before_it_leaves_the_desk() {
     let stack = Stack::without_agent();
     let wrong = folder(&stack, "1.0.0", 41.5);
