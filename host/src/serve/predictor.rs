@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
+use crate::session::blocking;
 use crate::tensor::NamedTensor;
 
 /// An answer on its way.
@@ -61,7 +62,7 @@ pub async fn ask(
     held: impl Send + 'static,
 ) -> Result<Vec<NamedTensor>, PredictError> {
     let asked = tokio::task::spawn_blocking(move || {
-        let outputs = Handle::current().block_on(package.predict(inputs, deadline));
+        let outputs = blocking::allow(|| Handle::current().block_on(package.predict(inputs, deadline)));
         drop(held);
         outputs
     });

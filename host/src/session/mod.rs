@@ -8,6 +8,7 @@
 /// For the bench that compares with it; nothing else outside of this crate may use it.
 pub use ort;
 
+pub mod blocking;
 pub mod library;
 pub mod telemetry;
 pub mod values;
@@ -158,7 +159,7 @@ impl Model {
         deadline: Instant,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         self.check(&inputs, &outputs)?;
-        let answer = if self.runner.short() {
+        let answer = if blocking::allowed() || self.runner.short() {
             match self.session.try_lock() {
                 Ok(mut session) => self.runner.run(&mut session, &inputs, deadline)?,
                 Err(_) => {
