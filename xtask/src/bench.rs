@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{examples, paths, run};
+use crate::{beside, examples, paths, run};
 
 /// Runs `tests/src/bin/bench_NAME.rs` with these arguments.
 pub fn run(name: &str, arguments: &[String]) -> Result<()> {
@@ -16,6 +16,7 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
     run::step("building the programs in release", || {
         run::loudly(run::cargo().args(["build", "--release", "--workspace", "--bins"]))
     })?;
+    beside::link("release")?;
     let program = paths::cargo_target().join("release").join(format!("bench_{name}"));
     let mut bench = run::program(&program);
     bench.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime()).env("SELVEDGE_MODULES", paths::modules());

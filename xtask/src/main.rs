@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod arm64;
 mod bench;
+mod beside;
 mod children;
 mod clock;
 mod demo;

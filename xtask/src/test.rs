@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::{clock, examples, paths, run, setup};
+use crate::{beside, clock, examples, paths, run, setup};
 
 const NEXTEST: &str = "0.9.143";
 
@@ -28,6 +28,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     run::step("building programs and tests", || {
         run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--tests", "--locked"]))
     })?;
+    beside::link("debug")?;
     let mut command = Command::new(&nextest);
     command.current_dir(paths::root()).args(["nextest", "run", "--workspace", "--locked"]);
     if env::var_os("CI").is_some() {

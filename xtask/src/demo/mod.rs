@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::run::{self, say, step};
-use crate::{children, clock, examples, paths};
+use crate::{beside, children, clock, examples, paths};
 
 mod answer;
 mod stack;
@@ -61,6 +61,7 @@ impl Programs {
         step("building the programs", || {
             run::loudly(run::cargo().args(["build", "--locked", "--workspace", "--bins"]))
         })?;
+        beside::link("debug")?;
         Ok(paths::cargo_target().join("debug"))
     }
 }
