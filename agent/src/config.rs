@@ -3,6 +3,7 @@
 //! The command line wins over the environment, which wins over the file; they meet in
 //! [`Config::merge`] and nowhere else. A key that is not known is refused, naming the nearest that is.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -110,10 +111,12 @@ impl Choices {
     /// Reads a configuration file.
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let read = |source| ConfigError::Read { path: path.to_owned(), source };
-        if std::fs::metadata(path).map_err(read)?.len() > LARGEST_FILE {
+        let mut text = String::new();
+        let file = std::fs::File::open(path).map_err(read)?;
+        file.take(LARGEST_FILE + 1).read_to_string(&mut text).map_err(read)?;
+        if text.len() as u64 > LARGEST_FILE {
             return Err(ConfigError::TooLarge { path: path.to_owned() });
         }
-        let text = std::fs::read_to_string(path).map_err(read)?;
         Self::from_text(&text).map_err(|why| ConfigError::Content { path: path.to_owned(), why })
     }
 

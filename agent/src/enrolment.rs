@@ -3,6 +3,7 @@
 //! Whoever writes this file decides what the device will ever run, so it is read once, at the first
 //! start; later starts take only a new broker or token from it, never a root or another identity.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use selvedge_package::DeviceId;
@@ -88,10 +89,13 @@ impl Enrolment {
     /// Reads the file.
     pub fn from_file(path: &Path) -> Result<Self, EnrolmentError> {
         let read = |source| EnrolmentError::Read { path: path.to_owned(), source };
-        if std::fs::metadata(path).map_err(read)?.len() > LARGEST {
+        // Not what the file says of its length: a device or a pipe says 0 and may never end.
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(read)?;
+        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(read)?;
+        if bytes.len() as u64 > LARGEST {
             return Err(EnrolmentError::TooLarge { path: path.to_owned() });
         }
-        let bytes = std::fs::read(path).map_err(read)?;
         let enrolment: Self = serde_json::from_slice(&bytes)
             .map_err(|source| EnrolmentError::Content { path: path.to_owned(), source })?;
         match enrolment.format {
@@ -127,5 +131,11 @@ mod tests {
         check("", "no enrolment file");
         check(&"[".repeat(200_000), "no enrolment file");
         check(&" ".repeat(600_000), "more than");
+    }
+
+    #[test]
+    fn a_file_without_end_is_not_read_to_its_end() {
+        let found = Enrolment::from_file(Path::new("/dev/zero"));
+        assert!(matches!(found, Err(EnrolmentError::TooLarge { .. })), "{found:?}");
     }
 }
