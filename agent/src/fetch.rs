@@ -16,8 +16,15 @@ use crate::store::{Store, StoreError};
 /// How far a package is.
 #[derive(Debug)]
 pub enum Stock {
-    /// These blobs are to be fetched now; there may be more once they have come.
-    Lacks(Vec<(Digest, ChunkIndex)>),
+    /// Something is to be fetched.
+    Lacks {
+        /// To be fetched now; there may be more once they have come.
+        blobs: Vec<(Digest, ChunkIndex)>,
+        /// Bytes of the package that still have to be written, as far as that is known.
+        bytes: u64,
+        /// Bytes that must stay free besides.
+        besides: u64,
+    },
     /// Everything is stored.
     Whole(Box<Bundle>),
     /// This device cannot use it: a word and a sentence.
@@ -65,7 +72,7 @@ fn look(
     let unusable = |reason, what: String| Ok(Stock::Unusable { reason, what });
     if !store.has(&release.digest)? {
         return match ChunkIndex::without_index(release.digest, release.length) {
-            Ok(index) => Ok(Stock::Lacks(vec![(release.digest, index)])),
+            Ok(index) => Ok(lacks(release.digest, index)),
             Err(error) => unusable("bad-manifest", format!("its OCI manifest is too large: {error}")),
         };
     }
@@ -79,7 +86,7 @@ fn look(
     };
     if !store.has(&oci.config.digest)? {
         return match ChunkIndex::without_index(oci.config.digest, oci.config.size) {
-            Ok(index) => Ok(Stock::Lacks(vec![(oci.config.digest, index)])),
+            Ok(index) => Ok(lacks(oci.config.digest, index)),
             Err(error) => unusable("bad-manifest", format!("its config is too large: {error}")),
         };
     }
@@ -94,7 +101,7 @@ fn look(
     if let Some((reason, what)) = unfit(&bundle, name, release, hardware) {
         return unusable(reason, what);
     }
-    let mut lacks = Vec::new();
+    let mut blobs = Vec::new();
     for blob in bundle.blobs() {
         if store.has(&blob.digest)? {
             continue;
@@ -109,11 +116,26 @@ fn look(
             Some(_) => continue,
         };
         match index {
-            Ok(index) => lacks.push((blob.digest, index)),
+            Ok(index) => blobs.push((blob.digest, index)),
             Err(error) => return unusable("bad-index", error.to_string()),
         }
     }
-    if lacks.is_empty() { Ok(Stock::Whole(Box::new(bundle))) } else { Ok(Stock::Lacks(lacks)) }
+    if blobs.is_empty() {
+        return Ok(Stock::Whole(Box::new(bundle)));
+    }
+    let bytes = bundle.blobs().iter().map(|blob| store.still_to_write(&blob.digest, blob.size)).sum();
+    Ok(Stock::Lacks { blobs, bytes, besides: besides(&bundle) })
+}
+
+/// A manifest is lacking: nothing is known of the rest.
+fn lacks(digest: Digest, index: ChunkIndex) -> Stock {
+    let bytes = index.size();
+    Stock::Lacks { blobs: vec![(digest, index)], bytes, besides: 0 }
+}
+
+/// Bytes that a package wants free beyond itself.
+pub fn besides(bundle: &Bundle) -> u64 {
+    u64::from(bundle.manifest().requires.disk_mib) << 20
 }
 
 /// Why a package is not for this device, or not the one that was assigned.

@@ -149,8 +149,10 @@ impl Identity {
         if self.enrolled == enrolled {
             return Ok(());
         }
-        self.enrolled = enrolled;
-        self.write(store)
+        let known = Self { enrolled, ..self.clone() };
+        known.write(store)?;
+        *self = known;
+        Ok(())
     }
 
     fn write(&self, store: &Store) -> Result<(), StoreError> {
@@ -181,15 +183,41 @@ fn read_key(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
 }
 
 /// Takes the next epoch: it grows at every start, whatever became of the last one.
-pub fn next_epoch(database: &Database) -> Result<u64, StoreError> {
+///
+/// It is at least `clock`, the seconds since 1970 by the system's clock, right or wrong. A device that
+/// lost its database and kept its key would otherwise begin again at 1, and the registry would take
+/// all it says for late copies. Where the clock is wrong too, such a device has to get another key.
+pub fn next_epoch(database: &Database, clock: i64) -> Result<u64, StoreError> {
     #[derive(Serialize, Deserialize)]
     enum EpochRecord {
         V1(u64),
     }
+    // Message ids have 32 bits for it.
+    let clock = u64::try_from(clock).unwrap_or(0).min(u64::from(u32::MAX / 2));
     database.write(|transaction| {
         let EpochRecord::V1(last) = transaction.get(Key::Epoch)?.unwrap_or(EpochRecord::V1(0));
-        let next = last + 1;
+        let next = last.saturating_add(1).max(clock);
         transaction.put(Key::Epoch, &EpochRecord::V1(next))?;
         Ok(next)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_grow_though_the_database_is_lost_or_the_clock_goes_back() {
+        let database = Database::from_bytes(&[]).unwrap();
+        let next = |clock| next_epoch(&database, clock).unwrap();
+        assert_eq!(next(0), 1, "a device that boots in 1970");
+        assert_eq!(next(-5), 2);
+        assert_eq!(next(1_000_000), 1_000_000);
+        assert_eq!(next(1_000_000), 1_000_001, "two starts in a second");
+        assert_eq!(next(17), 1_000_002);
+        let lost = Database::from_bytes(&[]).unwrap();
+        assert_eq!(next_epoch(&lost, 1_000_100).unwrap(), 1_000_100);
+        let far = next_epoch(&lost, i64::MAX).unwrap();
+        assert!(far << 32 >> 32 == far && next_epoch(&lost, 0).unwrap() == far + 1);
+    }
 }

@@ -97,7 +97,14 @@ pub struct Activation {
     kept: Option<BTreeSet<Digest>>,
     known: BTreeMap<Digest, tell::Known>,
     errands: Errands,
+    /// Until when nothing is tried, the disk being full.
+    halted: Option<Duration>,
+    /// What happened meanwhile and would be forgotten.
+    missed: Vec<Event>,
 }
+
+/// Most events that wait for room on the disk: a host that ends again and again makes one each time.
+const MOST_MISSED: usize = 16;
 
 impl Activation {
     /// Reads the stored state and takes up what was interrupted.
@@ -121,8 +128,10 @@ impl Activation {
             kept: None,
             known: BTreeMap::new(),
             errands: Errands::default(),
+            halted: None,
+            missed: Vec::new(),
         };
-        activation.apply(Event::Restarted)?;
+        activation.witness(Event::Restarted)?;
         Ok(activation)
     }
 
@@ -155,7 +164,7 @@ impl Activation {
     fn apply_with(
         &mut self,
         event: Event,
-        with: impl FnOnce(&mut Transaction) -> Result<(), StoreError>,
+        with: impl Fn(&mut Transaction) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let also = matches!(event, Event::Desired { .. });
         let step = match step(&self.state, event) {
@@ -178,9 +187,35 @@ impl Activation {
         Ok(())
     }
 
+    /// Takes an event that cannot be derived again: on a full disk it waits for room.
+    fn witness(&mut self, event: Event) -> Result<(), StoreError> {
+        match self.apply(event.clone()) {
+            Err(error) if error.is_full() => {
+                tracing::warn!("{}", crate::failure::chain(&error));
+                if self.missed.len() < MOST_MISSED {
+                    self.missed.push(event);
+                }
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Does what the state asks for, as far as it can be done now. To be called after every change.
+    ///
+    /// # Errors
+    /// One that [`StoreError::is_full`] leaves everything as it was: call [`Activation::make_room`],
+    /// and this again later.
     pub fn pursue(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
+        if self.halted.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        self.halted = None;
+        while let Some(event) = self.missed.first().cloned() {
+            self.apply(event)?;
+            self.missed.remove(0);
+        }
         loop {
             let before = self.state.clone();
             let plan = plan(&self.state);
@@ -219,6 +254,10 @@ impl Activation {
     /// Removes what no package needs any more, when nothing is on its way into the store. As long as
     /// the manifests of a package are not there, nobody knows what it needs, and nothing is removed.
     fn collect(&mut self) -> Result<(), StoreError> {
+        // A device that lost its database keeps its blobs until it knows again which it needs.
+        if self.state.desired == 0 {
+            return Ok(());
+        }
         let keep = stored(&self.state);
         if self.kept.as_ref() == Some(&keep) || !self.storing.is_empty() || self.operation.is_some() {
             return Ok(());
@@ -293,7 +332,7 @@ impl Activation {
             operation.abort();
         }
         let now_ms = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
-        self.apply(Event::HostDied { suspects, now_ms })?;
+        self.witness(Event::HostDied { suspects, now_ms })?;
         self.pursue()
     }
 
@@ -302,6 +341,9 @@ impl Activation {
         let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
         let watch = (watching && self.host.is_up() && self.operation.is_none())
             .then(|| self.watched + operate::WATCH);
+        if let Some(until) = self.halted {
+            return [self.transfers.wake_at(), Some(until)].into_iter().flatten().min();
+        }
         [self.transfers.wake_at(), self.rests.wake_at(), watch].into_iter().flatten().min()
     }
 

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use selvedge_deployment::{Effect, Event};
-use selvedge_package::Digest;
+use selvedge_package::{Digest, PackageName};
 
 use super::rest::Rest;
 use super::{Activation, Outcome};
 use crate::clock;
 use crate::failure::chain;
-use crate::fetch::{Stock, rules, stock};
-use crate::store::{Partial, StoreError};
+use crate::fetch::{Stock, besides, rules, stock};
+use crate::store::{MARGIN, Partial, StoreError};
 use crate::transfer::{Action, Failure, PullError};
 
 impl Activation {
@@ -31,9 +31,11 @@ impl Activation {
         self.look = false;
         self.fetching.clone_from(&releases);
         let mut lacks = BTreeMap::new();
+        let mut room = self.parts.store.free().saturating_sub(MARGIN);
         for (package, release) in releases {
             let digest = release.digest;
-            if self.rests.has(&Rest::Package(package.clone()), now) {
+            let rests = [Rest::Package(package.clone()), Rest::Fetch(package.clone())];
+            if rests.iter().any(|rest| self.rests.has(rest, now)) {
                 continue;
             }
             let stock = match stock(&self.parts.store, &package, &release, &self.parts.hardware) {
@@ -44,8 +46,19 @@ impl Activation {
                 }
             };
             match stock {
-                Stock::Lacks(blobs) => lacks.extend(blobs),
+                Stock::Lacks { blobs, bytes, besides } => {
+                    // What is committed is repaired whatever it asks for besides.
+                    let besides = if self.is_committed(&package, &digest) { 0 } else { besides };
+                    if self.has_room(&package, bytes, besides, room, now) {
+                        room = room.saturating_sub(bytes);
+                        lacks.extend(blobs);
+                    }
+                }
                 Stock::Whole(bundle) => {
+                    let besides = if self.is_committed(&package, &digest) { 0 } else { besides(&bundle) };
+                    if besides > 0 && !self.has_room(&package, 0, besides, room, now) {
+                        continue;
+                    }
                     // A directory from before a repair would still lead to the damaged files.
                     let fresh = self.parts.store.remove_layout(&digest);
                     match fresh.and_then(|()| self.parts.store.lay_out(&bundle)) {
@@ -88,6 +101,63 @@ impl Activation {
             }
         }
         Ok(())
+    }
+
+    fn is_committed(&self, package: &PackageName, digest: &Digest) -> bool {
+        let slot = self.state.slots.get(package);
+        slot.and_then(|slot| slot.committed.as_ref()).is_some_and(|c| c.release.digest == *digest)
+    }
+
+    /// Whether a package may be fetched. Where it may not, that is reported, what nobody needs is
+    /// removed, and there is another look after a pause: the disk is not filled first.
+    fn has_room(
+        &mut self,
+        package: &PackageName,
+        bytes: u64,
+        besides: u64,
+        room: u64,
+        now: Duration,
+    ) -> bool {
+        let rest = Rest::Fetch(package.clone());
+        if bytes.saturating_add(besides) <= room {
+            self.rests.forget(&rest);
+            return true;
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        let what = format!(
+            "it needs {} MiB and {} MiB free besides; there are {} MiB for packages: make room on the \
+             device's disk and it goes on by itself",
+            mib(bytes),
+            mib(besides),
+            room >> 20
+        );
+        tracing::warn!(%package, "{what}");
+        self.kept = None;
+        if self.rests.begin(rest, now) {
+            self.tell("disk-full", Some(package), what);
+        }
+        false
+    }
+
+    /// The disk is full to the last: what is on its way is given up, never what is committed or on
+    /// trial, and nothing is tried until then.
+    pub fn make_room(&mut self, until: Duration) {
+        let now = clock::since_boot();
+        for digest in std::mem::take(&mut self.wanted) {
+            let (target, actions) = self.transfers.cancel(now, &digest);
+            // Its space is free when nobody has it open.
+            drop(target);
+            self.follow(actions, now);
+            // One that is whole is being moved into its place.
+            if !self.storing.contains(&digest)
+                && let Err(error) = self.parts.store.discard_partial(&digest)
+            {
+                tracing::warn!(%digest, "{}", chain(&error));
+            }
+        }
+        self.kept = None;
+        self.look = true;
+        self.halted = Some(until);
     }
 
     /// Pulls a desired state that did not fit one packet.
@@ -187,8 +257,13 @@ impl Activation {
         if self.rests.begin(Rest::Blob(digest), now) {
             self.tell(disk_trouble(error), None, format!("blob {digest} cannot be stored: {why}"));
         }
-        // What is left over may be what fills the disk.
+        // What is left over may be what fills the disk, and this blob is.
         self.kept = None;
+        if error.is_full()
+            && let Err(error) = self.parts.store.discard_partial(&digest)
+        {
+            tracing::warn!(%digest, "{}", chain(&error));
+        }
     }
 }
 

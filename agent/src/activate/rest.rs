@@ -15,6 +15,8 @@ pub enum Rest {
     Package(PackageName),
     /// The transfer of a blob.
     Blob(Digest),
+    /// Fetching a package, for want of room; what is committed of it is served meanwhile.
+    Fetch(PackageName),
 }
 
 /// What rests, and until when.
@@ -48,7 +50,7 @@ impl Rests {
     pub fn keep_blobs(&mut self, wanted: impl Fn(&Digest) -> bool) {
         self.until.retain(|rest, _| match rest {
             Rest::Blob(digest) => wanted(digest),
-            Rest::Package(_) => true,
+            Rest::Package(_) | Rest::Fetch(_) => true,
         });
     }
 

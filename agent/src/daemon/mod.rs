@@ -2,11 +2,14 @@
 //!
 //! Everything that decides lives elsewhere; this carries between them. It runs on one thread, so
 //! nothing is ever half-changed when something else looks. A failure of the store ends the agent:
-//! what is on disk is whole, the host goes on serving, and the next start takes up from there.
+//! what is on disk is whole, the host goes on serving, and the next start takes up from there. A
+//! full disk does not: it is waited out ([`full`]).
 
+mod full;
 mod link;
 mod messages;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +21,7 @@ use selvedge_protocol::topic::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::activate::{Activation, Outcome, Parts};
+use crate::activate::{Activation, Outcome, Parts, Told};
 use crate::config::Config;
 use crate::enrolment::Enrolment;
 use crate::failure::chain;
@@ -33,6 +36,7 @@ use crate::supervise::{
 };
 use crate::{clock, facts, status};
 
+use full::Full;
 use link::{Due, Link, LinkError};
 
 /// Largest block that the agent takes, in bytes.
@@ -41,6 +45,8 @@ const LARGEST_BLOCK: u32 = 65536;
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Wait for an earlier agent to end, before it counts as running.
 const LOCK: Duration = Duration::from_secs(1);
+/// Wait before another try to start on a full disk.
+const START: Duration = Duration::from_secs(10);
 /// Longest time for saying goodbye to the broker.
 const GOODBYE: Duration = Duration::from_secs(4);
 
@@ -64,6 +70,15 @@ pub enum DaemonError {
     System { action: &'static str, source: std::io::Error },
 }
 
+impl DaemonError {
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::Identity(IdentityError::Store(error)) => error.is_full(),
+            _ => false,
+        }
+    }
+}
+
 /// Runs the agent until it is told to stop.
 pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), DaemonError> {
     let system = |action| move |source| DaemonError::System { action, source };
@@ -71,10 +86,23 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), Dae
     let _lock = Lock::take(&config.data, LOCK)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
-    let (mut daemon, mut sources) = Daemon::start(&config, enrolment).await?;
+    let (mut daemon, mut sources) = loop {
+        match Daemon::start(&config, enrolment.clone()).await {
+            // It has written nothing down then. A host that runs goes on serving.
+            Err(error) if error.is_full() => {
+                tracing::error!("{}: waiting for room before the start", chain(&error));
+                tokio::select! {
+                    _ = terminate.recv() => return Ok(()),
+                    _ = interrupt.recv() => return Ok(()),
+                    () = tokio::time::sleep(START) => {}
+                }
+            }
+            started => break started?,
+        }
+    };
     tracing::info!(device = %daemon.identity.device, data = %config.data.display(), "the agent runs");
     let ended = loop {
-        if let Err(error) = daemon.settle() {
+        if let Err(error) = daemon.settle().or_else(|error| daemon.wait_for_room(error)) {
             break Err(error);
         }
         let wake = daemon.wake_at().map(|at| at.saturating_sub(clock::since_boot()));
@@ -96,7 +124,7 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), Dae
             }
             () = pause(wake) => daemon.activation.tick(),
         };
-        if let Err(error) = result {
+        if let Err(error) = result.or_else(|error| daemon.wait_for_room(error)) {
             break Err(error);
         }
     };
@@ -139,6 +167,9 @@ struct Daemon {
     reported: Option<DeviceState>,
     reported_at: Duration,
     refused_at: Option<Duration>,
+    /// What is to be reported and not yet written down.
+    told: VecDeque<Told>,
+    full: Full,
     /// Whether something but progress may have changed.
     dirty: bool,
 }
@@ -152,7 +183,7 @@ impl Daemon {
         make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
         let (mut identity, trust) = Identity::establish(&store, enrolment.as_ref())?;
         let key = identity.key(&store)?;
-        let epoch = next_epoch(store.database())?;
+        let epoch = next_epoch(store.database(), clock::system_ms() / 1000)?;
         let broker: BrokerAddress = identity
             .broker
             .parse()
@@ -220,10 +251,12 @@ impl Daemon {
             reported: None,
             reported_at: Duration::ZERO,
             refused_at: None,
+            told: VecDeque::new(),
+            full: Full::default(),
             dirty: true,
         };
-        daemon.report_facts()?;
-        daemon.activation.pursue()?;
+        let begun = daemon.report_facts().and_then(|()| daemon.activation.pursue());
+        begun.or_else(|error| daemon.wait_for_room(error))?;
         Ok((daemon, Sources { inbox, host, outcomes, questions, supervisor }))
     }
 
@@ -235,28 +268,12 @@ impl Daemon {
     /// Carries on what the last event left to be done.
     fn settle(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
-        // What is done for one errand may make others.
-        loop {
-            let errands = self.activation.errands();
-            if errands.is_empty() {
-                break;
-            }
-            for need in errands.needs {
-                self.link.say(Kind::Need, Body::Need(need));
-            }
-            for told in errands.told {
-                self.reporter.event(told.kind, told.package.as_ref(), told.what)?;
-                self.dirty = true;
-            }
-            for bytes in errands.pulled {
-                self.wanted(&bytes)?;
-            }
-        }
-        if self.dirty || now >= self.reported_at + PROGRESS {
-            self.report_state(now)?;
-        }
         if let Some(due) = self.link.due(now) {
             self.speak(due);
+        }
+        self.mind_the_reserve(now);
+        if !self.full.waits(now) {
+            self.write_down(now)?;
         }
         if self.may_talk()
             && let Some(rows) = self.reporter.due(now)?
@@ -266,20 +283,45 @@ impl Daemon {
         Ok(())
     }
 
+    /// The part of it that needs room on the disk.
+    fn write_down(&mut self, now: Duration) -> Result<(), StoreError> {
+        // What is done for one errand may make others.
+        loop {
+            let errands = self.activation.errands();
+            if errands.is_empty() {
+                break;
+            }
+            for need in errands.needs {
+                self.link.say(Kind::Need, Body::Need(need));
+            }
+            self.told.extend(errands.told);
+            self.tell()?;
+            for bytes in errands.pulled {
+                self.wanted(&bytes)?;
+            }
+        }
+        if self.dirty || now >= self.reported_at + PROGRESS {
+            self.report_state(now)?;
+        }
+        self.full.over();
+        Ok(())
+    }
+
     fn wake_at(&self) -> Option<Duration> {
         let rows = self.may_talk().then(|| self.reporter.wake_at()).flatten();
-        [self.activation.wake_at(), self.link.wake_at(), rows].into_iter().flatten().min()
+        let room = self.full.wake_at();
+        [self.activation.wake_at(), self.link.wake_at(), rows, room].into_iter().flatten().min()
     }
 
     /// Reports what the device runs, where that has changed.
     fn report_state(&mut self, now: Duration) -> Result<(), StoreError> {
-        self.dirty = false;
         self.reported_at = now;
         let state = self.activation.report(self.refused.clone());
         if self.reported.as_ref() != Some(&state) {
             self.reporter.push(ReportBody::State(state.clone()), Replaces::State)?;
             self.reported = Some(state);
         }
+        self.dirty = false;
         Ok(())
     }
 
@@ -354,7 +396,8 @@ impl Daemon {
 
     fn status(&mut self) -> Status {
         let (image_root, director_root) = root_versions(&self.trust);
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled];
+        let full = self.full.trouble();
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &full];
         Status {
             device: self.identity.device.clone(),
             kind: self.identity.kind,

@@ -4,14 +4,17 @@
 //! A record that is damaged is an error; it is never taken for one that was not yet written.
 
 use std::fmt;
-use std::path::Path;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::disk::{Backend, Disk, beside};
-use super::{StoreError, record};
+use super::{StoreError, record, reserve};
 
 /// Single records, by name.
 const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records");
@@ -48,8 +51,30 @@ impl Key {
 }
 
 /// The open database.
+///
+/// After a write that failed the engine refuses everything until it is opened anew. Where the disk
+/// was full that is done here, after the reserve was given up for it: a full disk is no reason to end.
 pub struct Database {
-    inner: redb::Database,
+    /// `None` where it could not be opened again; the next use tries.
+    inner: RwLock<Option<redb::Database>>,
+    /// Where it is; `None` for one in memory.
+    place: Option<(Arc<dyn Disk>, PathBuf)>,
+    /// Whether the disk was found full since that was last asked.
+    found_full: AtomicBool,
+}
+
+/// A look at the database, during which it is not opened anew.
+pub(super) struct Reading<'a> {
+    inner: redb::ReadTransaction,
+    _open: RwLockReadGuard<'a, Option<redb::Database>>,
+}
+
+impl Deref for Reading<'_> {
+    type Target = redb::ReadTransaction;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
 }
 
 impl fmt::Debug for Database {
@@ -66,7 +91,10 @@ pub(super) fn failed<E: Into<redb::Error>>(action: &'static str) -> impl FnOnce(
 impl Database {
     /// Opens the database, repairing it after a power cut, checking every page, or makes it: under
     /// another name first, since one that is half made cannot be told from one that is damaged.
-    pub fn open(disk: &dyn Disk, path: &Path) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError::Unusable`] for one whose content is damaged: it needs a person.
+    pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<Self, StoreError> {
         let backend = |path: &Path| disk.database(path).map(Backend).map_err(StoreError::io("open", path));
         let size = |path: &Path| disk.size(path).map_err(StoreError::io("look at", path));
         if size(path)?.is_none() {
@@ -74,10 +102,15 @@ impl Database {
             if size(&new)?.is_some() {
                 disk.remove_file(&new).map_err(StoreError::io("remove", &new))?;
             }
-            drop(Self::with_backend(backend(&new)?)?);
+            drop(with_backend(backend(&new)?)?);
             disk.rename(&new, path).map_err(StoreError::io("rename to", path))?;
         }
-        Self::with_backend(backend(path)?)
+        let inner = with_backend(backend(path)?).map_err(|error| error.unless_io(path))?;
+        Ok(Self::from_parts(inner, Some((Arc::clone(disk), path.to_owned()))))
+    }
+
+    fn from_parts(inner: redb::Database, place: Option<(Arc<dyn Disk>, PathBuf)>) -> Self {
+        Self { inner: RwLock::new(Some(inner)), place, found_full: AtomicBool::new(false) }
     }
 
     /// A copy in memory of the bytes of a database file: reads a file that another process may have
@@ -89,30 +122,37 @@ impl Database {
             redb::StorageBackend::write(&memory, 0, bytes)
         };
         fill().map_err(StoreError::io("copy", Path::new("agent.redb")))?;
-        Self::with_backend(memory)
+        Ok(Self::from_parts(with_backend(memory)?, None))
     }
 
-    fn with_backend(backend: impl redb::StorageBackend) -> Result<Self, StoreError> {
-        let inner = redb::Builder::new()
-            .set_cache_size(CACHE)
-            .set_check_integrity_on_open(true)
-            .create_with_backend(backend)
-            .map_err(failed("open"))?;
-        let database = Self { inner };
-        // Readers expect the tables; making them is one write, at the first start only.
-        if !database.has_tables()? {
-            database.write(|transaction| transaction.make_tables())?;
+    /// The database, opened again where it is not open.
+    fn opened(&self) -> Result<RwLockReadGuard<'_, Option<redb::Database>>, StoreError> {
+        let open = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        if open.is_some() {
+            return Ok(open);
         }
-        Ok(database)
+        drop(open);
+        self.reopen()?;
+        Ok(self.inner.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn has_tables(&self) -> Result<bool, StoreError> {
-        let read = self.inner.begin_read().map_err(failed("begin reading"))?;
-        match read.open_table(OUTBOX) {
-            Ok(_) => Ok(true),
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
-            Err(error) => Err(failed("open a table")(error)),
-        }
+    /// Closes it and opens it again, which forgets that a write failed.
+    fn reopen(&self) -> Result<(), StoreError> {
+        let Some((disk, path)) = &self.place else {
+            return Ok(());
+        };
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        // Closed before it is opened, or both would think the file theirs.
+        *inner = None;
+        let backend = disk.database(path).map(Backend).map_err(StoreError::io("open", path))?;
+        *inner = Some(with_backend(backend).map_err(|error| error.unless_io(path))?);
+        Ok(())
+    }
+
+    /// Whether a write has found the disk full since this was last asked; it may have succeeded
+    /// thereafter, by the reserve.
+    pub fn found_full(&self) -> bool {
+        self.found_full.swap(false, Ordering::Relaxed)
     }
 
     /// A record; `None` where it was never written.
@@ -127,21 +167,78 @@ impl Database {
             .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
     }
 
-    pub(super) fn begin_read(&self) -> Result<redb::ReadTransaction, StoreError> {
-        self.inner.begin_read().map_err(failed("begin reading"))
+    pub(super) fn begin_read(&self) -> Result<Reading<'_>, StoreError> {
+        let open = self.opened()?;
+        let inner = open.as_ref().ok_or(StoreError::Closed)?.begin_read().map_err(failed("begin reading"))?;
+        Ok(Reading { inner, _open: open })
     }
 
-    /// Makes one change, whole or not at all.
+    /// Makes one change, whole or not at all. It is made anew where the disk was full and the reserve
+    /// could be given up; an error that [`StoreError::is_full`] says that nothing has changed and that
+    /// it can be tried again.
     pub fn write<R>(
         &self,
-        change: impl FnOnce(&mut Transaction) -> Result<R, StoreError>,
+        change: impl Fn(&mut Transaction) -> Result<R, StoreError>,
     ) -> Result<R, StoreError> {
-        let inner = self.inner.begin_write().map_err(failed("begin writing"))?;
-        let mut transaction = Transaction { inner };
-        let result = change(&mut transaction)?;
-        transaction.inner.commit().map_err(failed("commit"))?;
-        Ok(result)
+        let again = |error: StoreError| {
+            if error.is_full() {
+                self.found_full.store(true, Ordering::Relaxed);
+                if let Err(error) = self.reopen() {
+                    tracing::warn!("{}", crate::failure::chain(&error));
+                }
+            }
+            error
+        };
+        match self.try_write(&change).map_err(again) {
+            Err(error) if error.is_full() && self.give_up_reserve() => self.try_write(&change).map_err(again),
+            result => result,
+        }
     }
+
+    fn try_write<R>(
+        &self,
+        change: impl Fn(&mut Transaction) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        let open = self.opened()?;
+        write(open.as_ref().ok_or(StoreError::Closed)?, change)
+    }
+
+    fn give_up_reserve(&self) -> bool {
+        self.place.as_ref().is_some_and(|(disk, path)| reserve::give_up(&**disk, path.parent()))
+    }
+}
+
+fn with_backend(backend: impl redb::StorageBackend) -> Result<redb::Database, StoreError> {
+    let inner = redb::Builder::new()
+        .set_cache_size(CACHE)
+        .set_check_integrity_on_open(true)
+        .create_with_backend(backend)
+        .map_err(failed("open"))?;
+    // Readers expect the tables; making them is one write, at the first start only.
+    if !has_tables(&inner)? {
+        write(&inner, Transaction::make_tables)?;
+    }
+    Ok(inner)
+}
+
+fn has_tables(inner: &redb::Database) -> Result<bool, StoreError> {
+    let read = inner.begin_read().map_err(failed("begin reading"))?;
+    match read.open_table(OUTBOX) {
+        Ok(_) => Ok(true),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
+        Err(error) => Err(failed("open a table")(error)),
+    }
+}
+
+fn write<R>(
+    inner: &redb::Database,
+    change: impl Fn(&mut Transaction) -> Result<R, StoreError>,
+) -> Result<R, StoreError> {
+    let inner = inner.begin_write().map_err(failed("begin writing"))?;
+    let mut transaction = Transaction { inner };
+    let result = change(&mut transaction)?;
+    transaction.inner.commit().map_err(failed("commit"))?;
+    Ok(result)
 }
 
 /// A change under way.

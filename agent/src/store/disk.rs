@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use redb::StorageBackend;
@@ -38,6 +38,15 @@ pub trait Disk: Debug + Send + Sync + 'static {
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
     /// A file's length; `None` where there is no file.
     fn size(&self, path: &Path) -> io::Result<Option<u64>>;
+    /// Bytes of the disk that a file takes up, holes not counted; 0 where there is no file.
+    fn used(&self, path: &Path) -> io::Result<u64> {
+        Ok(self.size(path)?.unwrap_or(0))
+    }
+    /// Bytes that we may still write under this directory; by default more than anyone needs.
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let _ = path;
+        Ok(u64::MAX)
+    }
 }
 
 /// An open file.
@@ -58,7 +67,10 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn database(&self, path: &Path) -> io::Result<Box<dyn StorageBackend>> {
-        Ok(Box::new(FileBackend(writable(path)?)))
+        let file = writable(path)?;
+        // Pages that are there already can then be written on a full disk.
+        let _ = allocate(&file, 0, file.metadata()?.len());
+        Ok(Box::new(FileBackend(file)))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
@@ -108,6 +120,32 @@ impl Disk for RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn used(&self, path: &Path) -> io::Result<u64> {
+        match std::fs::symlink_metadata(path) {
+            Ok(found) => Ok(found.blocks().saturating_mul(512)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn free(&self, path: &Path) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(path)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+}
+
+/// Takes the blocks of a file's range now, so that no later write into it finds the disk full.
+fn allocate(file: &File, from: u64, length: u64) -> io::Result<()> {
+    use rustix::io::Errno;
+    if length == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), from, length) {
+        Err(full @ (Errno::NOSPC | Errno::DQUOT)) => Err(full.into()),
+        // Not every file system can; then a write may fail.
+        _ => Ok(()),
     }
 }
 
@@ -159,6 +197,11 @@ impl StorageBackend for FileBackend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        let old = self.0.metadata()?.len();
+        if let Err(full) = allocate(&self.0, old, len.saturating_sub(old)) {
+            self.0.set_len(old)?;
+            return Err(full);
+        }
         self.0.set_len(len)
     }
 

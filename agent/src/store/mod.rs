@@ -13,6 +13,7 @@ mod layout;
 mod outbox;
 mod partial;
 mod record;
+mod reserve;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use database::{Database, Key, Transaction};
 pub use disk::{Disk, RealDisk};
 pub use outbox::{Replaces, Row};
 pub use partial::{Bitmap, Partial, Put};
+pub use reserve::MARGIN;
 
 /// What went wrong with the device's storage.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,22 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
+    /// The database's content is damaged, beyond what it repairs itself.
+    #[error(
+        "the database {} is damaged; move it away and start the agent with a new enrolment file (made by \
+         `selvedge target enrol NAME --out FILE`): what lies in blobs/ is kept and not fetched again",
+        path.display()
+    )]
+    Unusable {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The database was closed because the disk was full, and is not open again.
+    #[error("the database is closed until there is room on the disk")]
+    Closed,
     /// A committed record is not what was written.
     #[error("the database record `{key}` is damaged: {why}")]
     Record {
@@ -98,10 +116,32 @@ impl StoreError {
 
     /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if matches!(
-            source.kind(),
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
-        ))
+        let source = match self {
+            Self::Closed => return true,
+            Self::Io { source, .. } => source,
+            Self::Database { source, .. } => match &**source {
+                redb::Error::Io(source) => source,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+    }
+
+    /// An error of opening the database: what the disk did not cause is damage.
+    fn unless_io(self, path: &Path) -> Self {
+        use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+        let damaged = |source: &redb::Error| match source {
+            redb::Error::Io(why) => matches!(why.kind(), InvalidData | UnexpectedEof),
+            redb::Error::PreviousIo => false,
+            _ => true,
+        };
+        match self {
+            Self::Database { source, .. } if damaged(&source) => {
+                Self::Unusable { path: path.to_owned(), source }
+            }
+            other => other,
+        }
     }
 }
 
@@ -117,19 +157,36 @@ impl Store {
     /// Opens, or makes, the storage under `root`.
     ///
     /// The caller holds the directory's lock: two stores on one directory would undo one another.
+    /// On a full disk the reserve and what was on its way are given up for it.
     pub fn open(disk: Arc<dyn Disk>, root: &Path) -> Result<Self, StoreError> {
+        match Self::try_open(&disk, root) {
+            Err(error) if error.is_full() => {
+                tracing::warn!("{}: making room", crate::failure::chain(&error));
+                reserve::give_up(&*disk, Some(root));
+                let partial = root.join("partial");
+                for name in disk.list(&partial).unwrap_or_default() {
+                    let path = partial.join(name);
+                    disk.remove_file(&path).map_err(StoreError::io("remove", &path))?;
+                }
+                Self::try_open(&disk, root)
+            }
+            result => result,
+        }
+    }
+
+    fn try_open(disk: &Arc<dyn Disk>, root: &Path) -> Result<Self, StoreError> {
         for place in ["blobs/sha256", "partial", "packages"] {
             let path = root.join(place);
             disk.make_directory(&path).map_err(StoreError::io("make", &path))?;
         }
-        let database = Arc::new(Database::open(&*disk, &root.join("agent.redb"))?);
+        let database = Arc::new(Database::open(disk, &root.join("agent.redb"))?);
         // The names of what was just made, down to the data directory's own.
         for directory in
             [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(root.parent())
         {
             disk.sync_directory(directory).map_err(StoreError::io("sync", directory))?;
         }
-        Ok(Self { disk, root: root.to_owned(), database })
+        Ok(Self { disk: Arc::clone(disk), root: root.to_owned(), database })
     }
 
     /// The database.
