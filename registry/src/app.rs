@@ -7,6 +7,7 @@ use selvedge_package::DeviceId;
 use tokio::sync::Notify;
 
 use crate::blobs::Blobs;
+use crate::notices::Notices;
 use crate::presence::Presences;
 use crate::rest::token::Token;
 use crate::store::Store;
@@ -25,6 +26,8 @@ pub struct App {
     pub token: Token,
     /// Who was heard, and when.
     pub presences: Presences,
+    /// What was noticed about targets.
+    pub notices: Notices,
     /// Whose desired state changed.
     pub changed: Changed,
     /// The broker's address as devices are told.

@@ -7,13 +7,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use selvedge_package::Digest;
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::clock;
 use crate::durable;
 use crate::error::Error;
 use crate::refusal::Refusal;
@@ -33,6 +35,9 @@ impl Default for Limits {
     }
 }
 
+/// Pause between two warnings about damaged files.
+const PAUSE: Duration = Duration::from_secs(60);
+
 /// The blob store.
 #[derive(Debug, Clone)]
 pub struct Blobs {
@@ -40,6 +45,7 @@ pub struct Blobs {
     incoming: PathBuf,
     limits: Limits,
     uploads: Arc<Semaphore>,
+    warned: Arc<Mutex<Option<Instant>>>,
 }
 
 /// What became of an upload.
@@ -64,7 +70,7 @@ impl Blobs {
         }
         durable::private_directory(&incoming)?;
         let uploads = Arc::new(Semaphore::new(limits.uploads));
-        Ok(Self { directory, incoming, limits, uploads })
+        Ok(Self { directory, incoming, limits, uploads, warned: Arc::default() })
     }
 
     /// Largest blob, in bytes.
@@ -111,14 +117,41 @@ impl Blobs {
         Ok(Digest::from_bytes(hash.finalize().into()) == *digest)
     }
 
-    /// Open a blob to read parts of it; `None`: not here.
-    pub fn reader(&self, digest: &Digest) -> Result<Option<Reader>, Error> {
+    /// Open a blob of `size` bytes to read parts of it; `None`: not here, or its file has another
+    /// size, which is as good as not here.
+    pub fn reader(&self, digest: &Digest, size: u64) -> Result<Option<Reader>, Error> {
         let path = self.path(digest);
-        match fs::File::open(&path) {
-            Ok(file) => Ok(Some(Reader { file, path })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::file("open", &path)(error)),
+        let file = match fs::File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::file("open", &path)(error)),
+        };
+        let actual = file.metadata().map_err(Error::file("look at", &path))?.len();
+        Ok(self.is_whole(&path, actual, size).then_some(Reader { file, path }))
+    }
+
+    /// Size of a stored blob that was recorded with the size `recorded`; `None`: not here, or its
+    /// file has another size.
+    pub fn whole(&self, digest: &Digest, recorded: u64) -> Result<Option<u64>, Error> {
+        let size = self.size(digest)?;
+        Ok(size.filter(|size| self.is_whole(&self.path(digest), *size, recorded)))
+    }
+
+    /// Whether a file has the size that it should; if not, the log says so, once a minute at most.
+    fn is_whole(&self, path: &Path, actual: u64, recorded: u64) -> bool {
+        if actual == recorded {
+            return true;
         }
+        let now = clock::instant();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|at| now.saturating_duration_since(at) >= PAUSE) {
+            *warned = Some(now);
+            tracing::error!(
+                "{} is damaged: it has {actual} bytes of {recorded}; releasing its package again heals it",
+                path.display()
+            );
+        }
+        false
     }
 
     /// Begin to receive a blob.
@@ -260,6 +293,22 @@ mod tests {
         assert!(matches!(upload.write(b"e").await, Err(Refusal::TooLarge { limit: 4 })));
         drop(upload);
         assert!(blobs.begin(digest).await.is_ok());
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_not_here() {
+        let data = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(data.path(), Limits::default()).unwrap();
+        let digest = Digest::of(b"abc");
+        let path = data.path().join("blobs/sha256").join(digest.hex());
+        for (bytes, here) in [(&b"abc"[..], true), (b"ab", false), (b"abcd", false), (b"", false)] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(blobs.whole(&digest, 3).unwrap(), here.then_some(3));
+            assert_eq!(blobs.reader(&digest, 3).unwrap().is_some(), here);
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(blobs.whole(&digest, 3).unwrap(), None);
+        assert!(blobs.reader(&digest, 3).unwrap().is_none());
     }
 
     #[test]

@@ -8,12 +8,15 @@ use selvedge_package::PackageName;
 use selvedge_protocol::message::DeviceState;
 
 use crate::store::deployments::Assigned;
+use crate::store::presence::ALLOWED_SILENCE_MS;
 
 /// How a target is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
     /// No device has registered its key.
     WaitingForEnrolment,
+    /// A device with another key was refused lately, and the enrolled one has not reported since.
+    EnrolmentRefused,
     /// It is enrolled and was never heard since.
     NeverHeard,
     /// It was heard, but not lately.
@@ -32,6 +35,7 @@ impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WaitingForEnrolment => "waiting-for-enrolment",
+            Self::EnrolmentRefused => "enrolment-refused",
             Self::NeverHeard => "never-heard",
             Self::Silent => "silent",
             Self::NothingReported => "nothing-reported",
@@ -40,6 +44,13 @@ impl fmt::Display for Health {
             Self::Ok => "ok",
         })
     }
+}
+
+/// Whether a refused enrolment at `refused_ms` still says how the target is at `now_ms`. A device goes
+/// on asking every five minutes at least; a report, which is signed, shows that the right one is there.
+pub fn enrolment_refused(refused_ms: i64, reported_ms: Option<i64>, now_ms: i64) -> bool {
+    reported_ms.is_none_or(|reported_ms| reported_ms < refused_ms)
+        && now_ms.saturating_sub(refused_ms) <= ALLOWED_SILENCE_MS
 }
 
 /// Health of a device that is connected and has reported.
@@ -116,6 +127,19 @@ mod tests {
         let state =
             DeviceState { packages: reported.clone().into_iter().collect(), ..DeviceState::default() };
         assert_eq!(of(&desired, &state), expected, "{wanted} {reported:?}");
+    }
+
+    #[test]
+    fn a_refused_enrolment_counts_until_the_right_device_reports() {
+        for (refused, reported, now, counts) in [
+            (5, None, 6, true),
+            (5, Some(4), 6, true),
+            (5, Some(6), 7, false),
+            (5, None, 5 + ALLOWED_SILENCE_MS, true),
+            (5, None, 6 + ALLOWED_SILENCE_MS, false),
+        ] {
+            assert_eq!(enrolment_refused(refused, reported, now), counts, "{refused} {reported:?} {now}");
+        }
     }
 
     #[test]

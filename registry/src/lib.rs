@@ -14,6 +14,7 @@ pub mod devices;
 pub mod durable;
 pub mod error;
 pub mod health;
+pub mod notices;
 pub mod presence;
 pub mod refusal;
 pub mod rest;

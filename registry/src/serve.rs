@@ -16,6 +16,7 @@ use crate::clock;
 use crate::devices::{self, Devices};
 use crate::durable::{self, Access};
 use crate::error::Error;
+use crate::notices::Notices;
 use crate::presence::Presences;
 use crate::rest::{self, server, token::Token};
 use crate::store::Store;
@@ -115,6 +116,7 @@ async fn open(options: &Options) -> Result<Arc<App>, Error> {
         trust,
         token: Token::open(&options.data.join("token"))?,
         presences: Presences::default(),
+        notices: Notices::default(),
         changed: Changed::default(),
         broker: options.broker.clone(),
         store,

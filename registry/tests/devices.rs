@@ -372,3 +372,92 @@ async fn who_asks_for_too_much_is_told_to_wait_and_gets_it_later() {
     assert!(matches!(waits.await, Refusal::Busy { retry_after_ms: 1..60_000 }));
     assert_eq!(edge.pull(model, bytes.len() as u64, BLOCK).await.unwrap(), bytes);
 }
+
+#[tokio::test]
+async fn another_key_for_a_target_is_seen_by_people() {
+    let registry = Registry::start().await;
+    let mut edge = enrolled(&registry, "edge-1").await;
+    // A wrong token is no news: anyone could send it.
+    let token = std::mem::replace(&mut edge.token, "0".repeat(64));
+    assert!(matches!(edge.enrol().await, Enrolled::Refused(_)));
+    assert_ne!(registry.target("edge-1").await["health"], "enrolment-refused");
+    edge.token = token;
+    let own = std::mem::replace(&mut edge.key, PrivateKey::generate().unwrap().0);
+    for _ in 0..3 {
+        assert!(matches!(edge.enrol().await, Enrolled::Refused(_)));
+    }
+    let target = registry.target("edge-1").await;
+    assert_eq!(target["health"], "enrolment-refused");
+    let events = target["events"].as_array().unwrap();
+    assert_eq!(events.len(), 1, "{target}");
+    assert_eq!((&events[0]["kind"], &events[0]["clock"]), (&json!("enrolment-refused"), &json!("registry")));
+    // The right device reports: it is there after all.
+    edge.key = own;
+    edge.birth(b"n", BLOCK);
+    let row = edge.report(1, 1, ReportBody::State(DeviceState::default()));
+    edge.send_rows(vec![row]);
+    edge.ack(&ack_key(&registry)).await;
+    let target = registry.target("edge-1").await;
+    assert_eq!(
+        (&target["health"], &target["events"][0]["kind"]),
+        (&json!("ok"), &json!("enrolment-refused"))
+    );
+    // A target made anew has no history.
+    let path = "/v1/workspaces/default/targets/edge-1";
+    assert_eq!(registry.send(registry.request(Method::DELETE, path)).await.0, 204);
+    registry.add_target("edge-1").await;
+    assert_eq!(registry.target("edge-1").await["events"], json!([]));
+}
+
+#[tokio::test]
+async fn a_damaged_blob_is_missing_until_it_comes_again() {
+    let registry = Registry::start().await;
+    let mut edge = enrolled(&registry, "edge-1").await;
+    let package = package("file-type", "1.0.0", 1, 100_000);
+    registry.release(&package).await;
+    registry.deploy("file-type", "edge-1").await;
+    let (model, bytes) = package.model();
+    let size = bytes.len() as u64;
+    let head = async || {
+        let request = registry.request(Method::HEAD, &format!("/v1/blobs/{model}"));
+        request.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(head().await, 200);
+    let path = registry.path("registry/blobs/sha256").join(model.hex());
+    for damage in [Some(&bytes[..70_000]), Some(&[]), None] {
+        match damage {
+            Some(part) => std::fs::write(&path, part).unwrap(),
+            None => std::fs::remove_file(&path).unwrap(),
+        }
+        assert_eq!(head().await, 404);
+        assert_eq!(edge.pull(model, size, BLOCK).await, Err(Refusal::Unknown));
+        let target = registry.target("edge-1").await;
+        let events = target["events"].as_array().unwrap();
+        assert_eq!((events.len(), &events[0]["kind"]), (1, &json!("damaged-blob")), "{target}");
+        assert!(events[0]["what"].as_str().unwrap().contains(&model.to_string()));
+        assert!(matches!(registry.put(model, bytes).await.0, 200 | 201));
+        assert_eq!(head().await, 200);
+        assert_eq!(edge.pull(model, size, BLOCK).await.unwrap(), bytes);
+    }
+}
+
+#[tokio::test]
+async fn the_sequence_of_what_a_target_shall_run_does_not_wait_for_the_device() {
+    let registry = Registry::start().await;
+    let package = package("file-type", "1.0.0", 1, 1000);
+    registry.release(&package).await;
+    registry.add_target("edge-1").await;
+    let sequence = async || registry.target("edge-1").await["desired_sequence"].as_u64().unwrap();
+    assert_eq!(sequence().await, 0);
+    registry.deploy("file-type", "edge-1").await;
+    assert_eq!(sequence().await, 1);
+
+    let mut edge = enrolled(&registry, "edge-2").await;
+    edge.birth(b"n", BLOCK);
+    edge.accepts().await;
+    registry.deploy("file-type", "edge-2").await;
+    // Right after the answer, signed or not: never the sequence of before.
+    let told = registry.target("edge-2").await["desired_sequence"].as_u64().unwrap();
+    assert_eq!(edge.accepts().await.desired.sequence, told);
+    assert_eq!(registry.target("edge-2").await["desired_sequence"], told);
+}

@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::blobs::Reader;
 use crate::clock;
 use crate::error::Error;
+use crate::notices::DAMAGED_BLOB;
 
 /// What looking for a desired state costs, in bytes of the device's rate.
 const REBUILD: u64 = 256 << 10;
@@ -164,8 +165,15 @@ impl Blocks {
     /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
     async fn find(&self, device: &DeviceId, digest: &Digest) -> Result<Option<(u64, Source)>, Error> {
         if let Some(size) = self.app.store.blob_for(device, digest).await? {
-            let reader = self.app.blobs.reader(digest)?;
-            return Ok(reader.map(|reader| (size, Source::File(reader))));
+            if let Some(reader) = self.app.blobs.reader(digest, size)? {
+                return Ok(Some((size, Source::File(reader))));
+            }
+            let what = format!(
+                "the registry's copy of blob {digest} is missing or damaged; `selvedge release` of its \
+                 package sends it again"
+            );
+            self.app.notices.keep(&self.app.store, device, DAMAGED_BLOB, &what).await?;
+            return Ok(None);
         }
         let kept = {
             let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::Devices;
 use crate::clock;
 use crate::error::Error;
+use crate::notices::ENROLMENT_REFUSED;
 
 /// Longest token that is looked at.
 const TOKEN: usize = 256;
@@ -49,6 +50,14 @@ impl Devices {
         let now_ms = clock::now().as_millisecond();
         let mut change = self.app.store.change().await?;
         if !change.register_key(device, &key, now_ms).await? {
+            drop(change);
+            // Whoever shows the right token is this machine set up anew, or has its file: people must see it.
+            let what = format!(
+                "a device with the enrolment file of this target but another key ({}…) was refused; if it is \
+                 this machine set up anew, remove the target and enrol it again",
+                hex::encode(&key[..4])
+            );
+            self.app.notices.keep(&self.app.store, device, ENROLMENT_REFUSED, &what).await?;
             return Ok(Err("this target has another key already; remove the target and enrol it again"));
         }
         let detail = json!({"public_key": hex::encode(key)});

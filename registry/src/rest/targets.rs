@@ -18,8 +18,10 @@ use crate::app::App;
 use crate::clock;
 use crate::error::Error;
 use crate::health::{self, Health};
+use crate::notices::ENROLMENT_REFUSED;
 use crate::refusal::Refusal;
 use crate::store::deployments::Assigned;
+use crate::store::notices::Notice;
 use crate::store::presence::Presence;
 use crate::store::reports::KeptEvent;
 use crate::store::targets::{Kind, Target};
@@ -74,6 +76,7 @@ pub async fn add(
     change.commit().await?;
     // Whoever had that name before.
     app.presences.forget(&name);
+    app.notices.forget(&name);
     let roots = app.trust.roots(&app.store).await?;
     let target = app.store.expect_target(&workspace, &name).await?;
     let shown = show_one(&app, target).await?;
@@ -146,6 +149,7 @@ pub async fn remove(
     change.audit(now_ms, "token", "target-remove", name.as_str(), json!({})).await?;
     change.commit().await?;
     app.presences.forget(&name);
+    app.notices.forget(&name);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -153,7 +157,8 @@ async fn show_one(app: &App, target: Target) -> Result<Value, Error> {
     let events = app.store.events(&target.name, EVENTS).await?;
     let mut value = shown(app, &target).await?;
     if let Value::Object(fields) = &mut value {
-        fields.insert("events".to_owned(), events.iter().map(shown_event).collect());
+        let notices = app.store.notices(&target.name).await?;
+        fields.insert("events".to_owned(), merged(&events, &notices).into());
     }
     Ok(value)
 }
@@ -162,8 +167,14 @@ async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
     let now_ms = clock::now().as_millisecond();
     let presence = app.presences.get(&app.store, &target.name).await?;
     let desired = app.store.assigned(&target.name).await?;
-    let directed = app.store.directed(&target.name).await?;
+    let desired_sequence = app.trust.sequence(&app.store, &target.name).await?;
+    let refused =
+        app.store.notices(&target.name).await?.into_iter().find(|notice| notice.kind == ENROLMENT_REFUSED);
+    let refused =
+        refused.is_some_and(|refused| health::enrolment_refused(refused.at_ms, target.reported_ms, now_ms));
     let online = presence.as_ref().is_some_and(|presence| presence.online(now_ms));
+    let health =
+        if refused { Health::EnrolmentRefused } else { health(target, presence.as_ref(), online, &desired) };
     Ok(json!({
         "name": target.name,
         "workspace": target.workspace,
@@ -171,12 +182,12 @@ async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
         "labels": target.labels,
         "facts": target.facts,
         "desired": desired.iter().map(shown_assigned).collect::<Vec<_>>(),
-        "desired_sequence": directed.map_or(0, |directed| directed.sequence),
+        "desired_sequence": desired_sequence,
         "reported": target.reported,
         "reported_at": target.reported_ms.and_then(clock::text),
         "last_heard": presence.as_ref().and_then(|presence| clock::text(presence.last_heard_ms)),
         "online": online,
-        "health": health(target, presence.as_ref(), online, &desired).to_string(),
+        "health": health.to_string(),
         "enrolled": target.public_key.is_some(),
         "created_at": clock::text(target.created_ms),
     }))
@@ -202,6 +213,36 @@ fn shown_event(event: &KeptEvent) -> Value {
         "kind": event.kind,
         "package": event.package,
         "what": event.what,
+    })
+}
+
+/// Events of the device in their order, with what the registry noticed where it belongs by the
+/// registry's clock.
+fn merged(events: &[KeptEvent], notices: &[Notice]) -> Vec<Value> {
+    let mut all = Vec::with_capacity(events.len() + notices.len());
+    let mut notices = notices.iter().peekable();
+    for event in events {
+        while let Some(notice) = notices.next_if(|notice| notice.at_ms >= event.received_ms) {
+            all.push(shown_notice(notice));
+        }
+        all.push(shown_event(event));
+    }
+    all.extend(notices.map(shown_notice));
+    all.truncate(EVENTS as usize);
+    all
+}
+
+fn shown_notice(notice: &Notice) -> Value {
+    let at = clock::text(notice.at_ms);
+    json!({
+        "at": at,
+        "received_at": at,
+        "clock": "registry",
+        "epoch": null,
+        "sequence": null,
+        "kind": notice.kind,
+        "package": null,
+        "what": notice.what,
     })
 }
 

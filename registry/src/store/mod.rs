@@ -6,6 +6,7 @@
 pub mod audit;
 pub mod deployments;
 pub mod metadata;
+pub mod notices;
 pub mod packages;
 pub mod presence;
 pub mod reports;

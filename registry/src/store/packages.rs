@@ -102,6 +102,16 @@ impl Store {
         }
     }
 
+    /// The size of a blob of any release, as recorded when that was released.
+    pub async fn blob_size(&self, digest: &Digest) -> Result<Option<u64>, Error> {
+        let row: Option<(i64,)> = sqlx::query_as("SELECT size FROM package_blobs WHERE digest = $1 LIMIT 1")
+            .bind(digest.to_string())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(Error::database("look a blob's size up"))?;
+        row.map(|(size,)| from_column(size)).transpose()
+    }
+
     /// The size of a blob, if it belongs to a package that is assigned to this enrolled device.
     pub async fn blob_for(&self, device: &DeviceId, digest: &Digest) -> Result<Option<u64>, Error> {
         let row: Option<(i64,)> = sqlx::query_as(

@@ -104,6 +104,21 @@ pub(super) async fn behind(store: &Store, device: &DeviceId, desired: u64) -> Re
     Ok(written != directed.assignments || desired < directed.sequence)
 }
 
+/// The sequence of what `device` shall run now, signed or not yet.
+pub(super) async fn sequence(store: &Store, device: &DeviceId) -> Result<u64, Error> {
+    // In this order: what is signed between the two reads is then counted once.
+    let directed = store.directed(device).await?;
+    let assigned = signed_form(store.assigned(device).await?);
+    match directed {
+        None if assigned.is_empty() => Ok(0),
+        None => Ok(1),
+        Some(directed) if to_json("assignment list", &assigned)? == directed.assignments => {
+            Ok(directed.sequence)
+        }
+        Some(directed) => Ok(directed.sequence.saturating_add(1)),
+    }
+}
+
 fn signed_form(assigned: Vec<Assigned>) -> Vec<AssignedPackage> {
     let signed = assigned.into_iter().map(|assigned| AssignedPackage {
         package: assigned.package,
