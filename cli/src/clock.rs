@@ -21,6 +21,11 @@ impl Deadline {
         Self { start: Instant::now(), allowed }
     }
 
+    /// The pause `pause`, cut where it would last beyond this moment.
+    pub fn cut(&self, pause: Duration) -> Duration {
+        pause.min(self.allowed.saturating_sub(self.start.elapsed()))
+    }
+
     /// Whether it has passed.
     pub fn passed(&self) -> bool {
         self.start.elapsed() >= self.allowed

@@ -49,6 +49,9 @@ pub struct Target {
     /// What it shall run.
     #[serde(default)]
     pub desired: Vec<Desired>,
+    /// Sequence of what it shall run; 0: nothing yet, or a registry that does not say.
+    #[serde(default)]
+    pub desired_sequence: u64,
     /// What it says that it runs.
     #[serde(default)]
     pub reported: Option<DeviceState>,
@@ -87,11 +90,14 @@ pub struct Desired {
 }
 
 /// Something that a device reported.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Event {
     /// When (RFC 3339 or what the registry says).
     #[serde(default)]
     pub at: Option<serde_json::Value>,
+    /// When the registry heard of it (RFC 3339).
+    #[serde(default)]
+    pub received_at: Option<String>,
     /// A word for programs.
     #[serde(default)]
     pub kind: String,

@@ -1,20 +1,36 @@
 //! Waiting until a device runs a release, with what happens meanwhile made visible. It asks the
-//! registry again and again and changes nothing; giving up here stops nothing there.
+//! registry again and again and changes nothing; giving up here stops nothing there. It takes no
+//! report for an answer that the device gave before it accepted what it shall run now.
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use selvedge_package::{DeviceId, PackageName};
 use serde_json::Value;
 
 use crate::client::Registry;
-use crate::clock::Deadline;
+use crate::clock::{self, Deadline};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
 use crate::progress::Step;
-use crate::rows::Target;
+use crate::rows::{Event, Target};
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(300);
+/// The longest pause, where the registry does not answer.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How old an event may be to tell why nothing happens.
+const RECENT: SignedDuration = SignedDuration::from_mins(10);
+/// Events about no package that can hold up every one.
+const HOLDS_UP_ALL: &[&str] = &[
+    "disk-full",
+    "disk-failed",
+    "corrupt-blob",
+    "damaged-blob",
+    "enrolment-refused",
+    "host-died",
+    "host-trouble",
+];
 /// How long a failure that was there before must stay to count as today's.
 const STALE: Duration = Duration::from_secs(10);
 
@@ -61,16 +77,20 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
         wish.before.is_none_or(|before| !same_as_before || target.accepted() > before.accepted())
             || waited >= STALE
     };
-    let report = target.report(wish.package);
+    // What a device says before it has accepted its present assignments is about earlier ones.
+    let current = target.accepted() >= target.desired_sequence;
+    let report = target.report(wish.package).filter(|_| current);
     if report.is_some_and(|report| {
-        report.serving && report.committed.as_ref().is_some_and(|committed| committed.release == release)
+        report.serving
+            && report.pending.is_none()
+            && report.committed.as_ref().is_some_and(|committed| committed.release == release)
     }) {
         return Progress::Running;
     }
     let pending = report
         .and_then(|report| report.pending.as_ref())
         .filter(|pending| pending.release.release == release);
-    if let (Some(failure), None) = (target.failure(wish.package, release), pending) {
+    if let (Some(failure), None, true) = (target.failure(wish.package, release), pending, current) {
         let before = wish.before.and_then(|before| before.failure(wish.package, release));
         if fresh(before == Some(failure)) {
             return Progress::Failed(format!("{}: {}", failure.reason, failure.what));
@@ -91,12 +111,31 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     }
     let text = if desired.is_none() {
         "it is not assigned there".to_owned()
+    } else if target.online && !current {
+        "the device has not answered yet".to_owned()
     } else if target.online {
         "the device has not begun yet".to_owned()
     } else {
         format!("the device is {}", crate::commands::targets::condition(target))
     };
     Progress::Waiting(text, 0)
+}
+
+/// The newest event that may tell why nothing happens: about the package and since the deployment, or
+/// about the whole device and recent.
+fn trouble<'a>(wish: &Wish<'_>, target: &'a Target, now: Timestamp) -> Option<&'a Event> {
+    let recent = |event: &Event| {
+        let heard = event.received_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
+        heard.is_some_and(|at| now.duration_since(at) <= RECENT)
+    };
+    let tells = |event: &&Event| match &event.package {
+        Some(package) => {
+            package == wish.package.as_str()
+                && wish.before.map_or_else(|| recent(event), |before| !before.events.contains(event))
+        }
+        None => HOLDS_UP_ALL.contains(&event.kind.as_str()) && recent(event),
+    };
+    target.events.iter().find(tells)
 }
 
 /// Waits for it. Gives the target as it then is, as sent.
@@ -106,17 +145,27 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
         .map_or_else(|| wish.package.to_string(), |release| format!("{} r{release}", wish.package));
     let step = Step::begin(out, &format!("waiting for {named} on {}", wish.target));
     let mut shown = String::new();
+    let mut told: Option<Event> = None;
+    let mut silence: Option<Duration> = None;
     loop {
         let (value, target) = match registry.target(wish.target).await {
             Ok(found) => found,
             // A registry that is started again is no reason to give up before the time is over.
             Err(Failure::Unreachable { .. }) if !wish.deadline.passed() => {
-                step.say("the registry does not answer; asking again");
-                tokio::time::sleep(PAUSE).await;
+                if silence.is_none() {
+                    step.say("the registry does not answer; asking again");
+                }
+                let pause = silence.map_or(PAUSE, |last| (last * 2).min(LONGEST_PAUSE));
+                silence = Some(pause);
+                tokio::time::sleep(wish.deadline.cut(pause)).await;
                 continue;
             }
             Err(failure) => return Err(failure),
         };
+        if silence.take().is_some() {
+            step.note("the registry answers again");
+            shown.clear();
+        }
         let (text, tenths) = match progress(wish, &target, wish.deadline.elapsed()) {
             Progress::Running => {
                 step.note(&format!("{}: {named} is serving", wish.target));
@@ -156,9 +205,17 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
             shown = key;
             step.say(&format!("{}: {named}: {text}", wish.target));
         }
+        let event = trouble(wish, &target, clock::now());
+        if event != told.as_ref() {
+            if let Some(event) = event {
+                step.note(&format!("{}: {}", wish.target, said(event)));
+            }
+            told = event.cloned();
+        }
         if wish.deadline.passed() {
+            let event = event.map(|event| format!("; {}", said(event))).unwrap_or_default();
             return Err(Failure::TimedOut {
-                what: format!("{named} on {} ({text})", wish.target),
+                what: format!("{named} on {} ({text}{event})", wish.target),
                 allowed: wish.deadline.allowed(),
                 advice: format!(
                     "it may still happen; `selvedge status {} --wait-for {}` waits on",
@@ -168,6 +225,11 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// An event for people.
+fn said(event: &Event) -> String {
+    format!("{}: {}", event.kind, event.what)
 }
 
 #[cfg(test)]
@@ -222,6 +284,85 @@ mod tests {
             None,
             0,
             Progress::Waiting("the device has not begun yet".into(), 0),
+        );
+    }
+
+    #[test]
+    fn an_old_report_is_no_answer_to_a_new_deployment() {
+        let mut package =
+            json!({"name": "a", "committed": release(2), "pending": null, "serving": true, "failure": null});
+        let with = |accepted: u64, desired: u64, package: &Value| {
+            let mut target = target(accepted, package.clone(), None);
+            target.desired_sequence = desired;
+            target
+        };
+        let silent = || Progress::Waiting("the device has not answered yet".into(), 0);
+        // The same release with another setting, the agent stopped: it serves, but not that.
+        let before = with(1, 1, &package);
+        check(&with(1, 2, &package), Some(2), Some(&before), 0, silent());
+        check(&with(1, 2, &package), Some(2), Some(&before), 100, silent());
+        check(&with(1, 2, &package), None, None, 100, silent());
+        check(&with(2, 2, &package), Some(2), Some(&before), 0, Progress::Running);
+        check(&with(3, 2, &package), Some(2), Some(&before), 0, Progress::Running);
+        // Nor does an old failure count, nor old progress.
+        package["failure"] = json!({"release": 2, "reason": "acceptance", "what": "old"});
+        package["serving"] = false.into();
+        check(&with(1, 2, &package), Some(2), None, 100, silent());
+        package["failure"] = Value::Null;
+        package["pending"] = release(2);
+        package["pending"]["stage"] = "trial".into();
+        package["pending"]["bytes"] = 0.into();
+        package["pending"]["total"] = 0.into();
+        check(&with(1, 2, &package), Some(2), None, 0, silent());
+        // Something on its way is not the end, even where the release already answers.
+        package["serving"] = true.into();
+        check(&with(2, 2, &package), Some(2), None, 0, Progress::Waiting("trial".into(), 0));
+    }
+
+    #[test]
+    fn events_tell_why_nothing_happens() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let (name, package) = ("edge-1".parse().unwrap(), "a".parse().unwrap());
+        let with = |events: Value| {
+            let package =
+                json!({"name": "a", "committed": null, "pending": null, "serving": false, "failure": null});
+            let mut target = target(1, package, None);
+            target.events = serde_json::from_value(events).unwrap();
+            target
+        };
+        let event = |kind: &str, package: Option<&str>, minutes: u64| {
+            let at = format!("2026-01-01T11:{:02}:00Z", 60 - minutes);
+            json!({"at": at, "received_at": at, "kind": kind, "package": package, "what": "why"})
+        };
+        let told = |target: &Target, before: Option<&Target>| {
+            let deadline = Deadline::after(Duration::ZERO);
+            let wish = Wish { target: &name, package: &package, release: None, before, deadline };
+            trouble(&wish, target, now).map(|event| event.kind.clone())
+        };
+        let check = |events: Value, before: Option<Value>, expected: Option<&str>| {
+            let before = before.map(with);
+            assert_eq!(told(&with(events.clone()), before.as_ref()).as_deref(), expected, "{events}");
+        };
+        check(json!([]), None, None);
+        check(json!([event("disk-full", None, 2)]), None, Some("disk-full"));
+        check(
+            json!([event("disk-full", None, 2)]),
+            Some(json!([event("disk-full", None, 2)])),
+            Some("disk-full"),
+        );
+        check(json!([event("disk-full", None, 11)]), None, None);
+        check(json!([event("started", None, 1)]), None, None);
+        check(json!([event("committed", Some("b"), 1)]), None, None);
+        check(json!([event("rolled-back", Some("a"), 1)]), None, Some("rolled-back"));
+        check(
+            json!([event("rolled-back", Some("a"), 1)]),
+            Some(json!([event("rolled-back", Some("a"), 1)])),
+            None,
+        );
+        check(
+            json!([event("rolled-back", Some("a"), 1), event("disk-full", None, 2)]),
+            Some(json!([])),
+            Some("rolled-back"),
         );
     }
 
