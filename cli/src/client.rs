@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Method, StatusCode, Url};
 use selvedge_package::nearest::nearest;
 use selvedge_package::{DeviceId, Digest};
@@ -80,8 +81,8 @@ impl Registry {
         T::deserialize(value).map_err(|source| self.garbled(source.into()))
     }
 
-    /// Whether the registry has a blob.
-    pub async fn has_blob(&self, digest: &Digest) -> Result<bool, Failure> {
+    /// Whether the registry has a blob of that many bytes; one of another length is damaged there.
+    pub async fn has_blob(&self, digest: &Digest, size: u64) -> Result<bool, Failure> {
         let response = self
             .http
             .head(format!("{}/v1/blobs/{digest}", self.context.registry))
@@ -92,7 +93,12 @@ impl Registry {
             .map_err(|source| self.unreachable(source))?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(false),
-            status if status.is_success() => Ok(true),
+            status if status.is_success() => {
+                // The body of an answer to HEAD is empty: its length is only in the header.
+                let length = response.headers().get(CONTENT_LENGTH);
+                let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+                Ok(length.is_none_or(|length| length == size))
+            }
             status => Err(self.answered("say whether it has a blob", status, b"")),
         }
     }
@@ -121,7 +127,7 @@ impl Registry {
         }
         let bytes = bounded(response, 65_536).await.map_err(|source| self.garbled(source))?;
         // The blob may have come from someone else in the meantime.
-        if status == StatusCode::CONFLICT && self.has_blob(digest).await? {
+        if status == StatusCode::CONFLICT && self.has_blob(digest, size).await? {
             return Ok(());
         }
         Err(self.answered(&format!("store the blob {digest}"), status, &bytes))

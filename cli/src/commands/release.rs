@@ -19,6 +19,7 @@ use crate::clock;
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::keyring::failed;
+use crate::output::Output;
 use crate::packaging::layout::Layout;
 use crate::progress::Bytes;
 
@@ -44,14 +45,22 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 
     let previous = signer.previous(&registry).await?;
     if previous.has(bundle) {
-        // An earlier run got this far; its answer may have been lost.
-        around.out.value(&json!({"name": name, "version": version, "release": release, "digest": bundle.digest(), "already": true}));
+        // An earlier run got this far; its answer may have been lost. What the registry has lost of
+        // the package since is sent again.
+        let sent = upload(around.out, &registry, &layout).await?;
+        around.out.value(&json!({
+            "name": name, "version": version, "release": release, "digest": bundle.digest(),
+            "uploaded_bytes": sent, "already": true,
+        }));
         around.out.line(format!("{name} {version} r{release} is released already"));
+        if sent > 0 {
+            around.out.line("what the registry had lost of it was sent again");
+        }
         return Ok(());
     }
     // Signed before anything is sent: what may not be released is told at once.
     let targets = signer.sign(&previous, bundle)?;
-    let sent = upload(around, &registry, &layout).await?;
+    let sent = upload(around.out, &registry, &layout).await?;
     let text = String::from_utf8(targets)
         .map_err(|source| Failure::Internal { what: "signed metadata is not text", source: source.into() })?;
     let body = json!({"package": bundle.digest(), "targets": text});
@@ -70,18 +79,18 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 }
 
 /// Sends every blob that the registry lacks; the bytes that were sent.
-async fn upload(around: &Surroundings<'_>, registry: &Registry, layout: &Layout) -> Result<u64, Failure> {
+async fn upload(out: Output, registry: &Registry, layout: &Layout) -> Result<u64, Failure> {
     let bundle = layout.bundle();
     let all = bundle.blobs().into_iter().map(|blob| (blob.digest, blob.size));
     let mut missing: Vec<(Digest, u64)> = Vec::new();
     for (digest, size) in all.chain([(bundle.digest(), bundle.length())]) {
-        if !registry.has_blob(&digest).await? {
+        if !registry.has_blob(&digest, size).await? {
             missing.push((digest, size));
         }
     }
     let total = missing.iter().map(|(_, size)| size).sum();
     let what = format!("sending {} of {} blobs", missing.len(), bundle.blobs().len() + 1);
-    let bar = Bytes::begin(around.out, &what, total);
+    let bar = Bytes::begin(out, &what, total);
     for (digest, size) in &missing {
         registry.put_blob(digest, &layout.blob(digest), *size, bar.counter()).await?;
     }
@@ -188,6 +197,14 @@ mod tests {
     use crate::exit::Exit;
     use selvedge_package::bundle::Builder;
     use selvedge_package::draft::Draft;
+    use std::collections::BTreeMap;
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex};
+
+    use crate::context::{Context, Token};
+    use crate::packaging::authoring::{Content, Sources};
+    use crate::packaging::layout::write;
 
     fn bundle(version: &str, release: u64) -> Bundle {
         let toml = format!(
@@ -224,6 +241,69 @@ mod tests {
             );
         }
         assert!(signer.sign(&first, &bundle("1.0.1", 3)).is_ok());
+    }
+
+    /// A mock of the registry's blobs: keeps what is sent, and answers HEAD with the length that it has.
+    fn blobs(kept: Arc<Mutex<BTreeMap<String, Vec<u8>>>>) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let (mut head, mut line) = (Vec::new(), String::new());
+                while stream.read_line(&mut line).unwrap() > 2 {
+                    head.push(std::mem::take(&mut line).to_lowercase());
+                }
+                let Some(first) = head.first() else { continue };
+                let digest = first.split(' ').nth(1).unwrap().rsplit('/').next().unwrap().to_owned();
+                let length = head.iter().find_map(|line| line.strip_prefix("content-length: "));
+                let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
+                stream.read_exact(&mut body).unwrap();
+                let mut kept = kept.lock().unwrap();
+                let answer = match (first.starts_with("put"), kept.get(&digest)) {
+                    (true, _) => {
+                        kept.insert(digest, body);
+                        "201 Created\r\ncontent-length: 0".to_owned()
+                    }
+                    (false, Some(bytes)) => format!("200 OK\r\ncontent-length: {}", bytes.len()),
+                    (false, None) => "404 Not Found\r\ncontent-length: 0".to_owned(),
+                };
+                let answer = format!("HTTP/1.1 {answer}\r\nconnection: close\r\n\r\n");
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn what_the_registry_has_lost_is_sent_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let content = |text: &str| Content::Bytes(text.as_bytes().to_vec());
+        let files = [("m.onnx", content("a model")), ("c.json", content("{}"))];
+        let sources = Sources {
+            manifest: bundle("1.0.0", 1).manifest().clone(),
+            files: files.into_iter().map(|(path, content)| (path.parse().unwrap(), content)).collect(),
+        };
+        let layout = write(&dir.path().join("out"), sources, |_| {}).await.unwrap();
+        let kept = Arc::new(Mutex::new(BTreeMap::new()));
+        std::fs::write(dir.path().join("token"), "t").unwrap();
+        let registry = Registry::new(Context {
+            registry: blobs(Arc::clone(&kept)),
+            token: Token::read(&dir.path().join("token")).unwrap(),
+            workspace: "default".parse().unwrap(),
+        })
+        .unwrap();
+        let send = async || upload(Output::new(true), &registry, &layout).await.unwrap();
+        let all = send().await;
+        let sizes = kept.lock().unwrap().values().map(Vec::len).sum::<usize>() as u64;
+        assert!(all > 0 && all == sizes);
+        assert_eq!(send().await, 0);
+        let model = Digest::of(b"a model").to_string();
+        kept.lock().unwrap().get_mut(&model).unwrap().truncate(3);
+        assert_eq!(send().await, 7);
+        assert_eq!(kept.lock().unwrap()[&model], b"a model");
+        kept.lock().unwrap().remove(&model);
+        assert_eq!(send().await, 7);
     }
 
     #[test]
