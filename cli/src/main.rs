@@ -6,7 +6,7 @@ use clap::Parser as _;
 use selvedge_cli::commands::{Cli, run};
 use selvedge_cli::exit::Exit;
 use selvedge_cli::failure::Failure;
-use selvedge_cli::output::Output;
+use selvedge_cli::output::{self, Output};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -18,7 +18,15 @@ fn main() -> ExitCode {
             report(Output::new(true), &failure);
             return ExitCode::from(failure.exit().code());
         }
-        Err(error) => error.exit(),
+        Err(error) => {
+            // Help and versions are output too.
+            return match error.print() {
+                Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe && !error.use_stderr() => {
+                    unwritten(Output::new(false), "standard output", source)
+                }
+                _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.code())),
+            };
+        }
     };
     let out = Output::new(cli.global.json);
     let done = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -31,12 +39,21 @@ fn main() -> ExitCode {
         Err(source) => Err(Failure::Internal { what: "cannot start", source: source.into() }),
     };
     match done {
-        Ok(()) => ExitCode::from(Exit::Done.code()),
+        Ok(()) => match output::lost() {
+            Some((name, source)) => unwritten(out, name, source),
+            None => ExitCode::from(Exit::Done.code()),
+        },
         Err(failure) => {
             report(out, &failure);
             ExitCode::from(failure.exit().code())
         }
     }
+}
+
+/// What was asked for is done, but nobody could be told.
+fn unwritten(out: Output, name: &str, source: std::io::Error) -> ExitCode {
+    report(out, &Failure::File { doing: "write", path: name.into(), source });
+    ExitCode::from(Exit::Unexpected.code())
 }
 
 fn report(out: Output, failure: &Failure) {

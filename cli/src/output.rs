@@ -1,10 +1,13 @@
 //! What people and programs read: results on standard output, progress and errors on standard error.
 //!
-//! A closed pipe is no error and never a panic; what goes to a terminal is cleaned of control
+//! A closed pipe is no error and never a panic; any other failure to write is kept for `main`, which
+//! ends with its row of the exit table. what goes to a terminal is cleaned of control
 //! characters first, since much of it comes from devices.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use serde::Serialize;
 
@@ -58,21 +61,37 @@ impl Output {
     }
 }
 
-/// Writes a line to standard output or standard error; a reader that went away is ignored.
+/// The first failure to write, with the name of what could not be written.
+static LOST: Mutex<Option<(&str, io::Error)>> = Mutex::new(None);
+
+/// The first failure to write anything, if there was one: what and why. It is told once.
+pub fn lost() -> Option<(&'static str, io::Error)> {
+    LOST.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Keeps a failure to write; a reader that went away is none.
+fn kept(name: &'static str, written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        LOST.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((name, error));
+    }
+}
+
+/// Writes a line to standard output or standard error.
 fn put(error: bool, text: &str) {
     let line = format!("{text}\n");
     if error {
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        kept("standard error", io::stderr().lock().write_all(line.as_bytes()));
     } else {
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+        put_raw(line.as_bytes());
     }
 }
 
 /// Writes raw bytes to standard output.
 pub fn put_raw(bytes: &[u8]) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
+    let mut out = io::stdout().lock();
+    kept("standard output", out.write_all(bytes).and_then(|()| out.flush()));
 }
 
 /// `text` with every control character but the line feed written as an escape.

@@ -93,6 +93,29 @@ fn a_stopped_up_is_said_to_be_unreachable() {
 }
 
 #[test]
+fn a_registry_that_is_away_is_told_once() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("token"), "x").unwrap();
+    let dead = format!("http://127.0.0.1:{}", nobody());
+    let line = ["status", "edge-1", "--wait-for", "a", "--timeout", "2", "--token-file", "token"];
+    let output = selvedge(home.path()).args(line).args(["--registry", &dead]).output().unwrap();
+    let said = check(&output, 6, &[&dead]);
+    assert_eq!(said.matches("asking again").count(), 1, "{said}");
+}
+
+#[test]
+fn a_damaged_record_may_be_deleted() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join(".local/share/selvedge/up");
+    std::fs::create_dir_all(&data).unwrap();
+    for bad in [&b"{"[..], b"{\"format\":9}", b"\xff", &[b' '; 70_000]] {
+        std::fs::write(data.join("up.json"), bad).unwrap();
+        let output = selvedge(home.path()).arg("status").output().unwrap();
+        check(&output, 4, &["up.json", "may be deleted"]);
+    }
+}
+
+#[test]
 fn a_closed_pipe_is_no_panic() {
     let home = tempfile::tempdir().unwrap();
     for (line, code) in
@@ -104,6 +127,19 @@ fn a_closed_pipe_is_no_panic() {
         command.args(line).stdout(writer.try_clone().unwrap()).stderr(writer);
         assert_eq!(command.status().unwrap().code(), Some(code), "{line:?}");
     }
+}
+
+#[test]
+fn what_cannot_be_written_is_no_success() {
+    let home = tempfile::tempdir().unwrap();
+    check(&selvedge(home.path()).args(["keys", "init", "k"]).output().unwrap(), 0, &[]);
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for line in [&["keys", "show", "k"][..], &["keys", "show", "k", "--json"], &["--help"], &["--version"]] {
+        let output = selvedge(home.path()).args(line).stdout(full()).output().unwrap();
+        check(&output, 1, &["cannot write standard output", "disk is full"]);
+    }
+    let output = selvedge(home.path()).args(["packages"]).stdout(full()).stderr(full()).output().unwrap();
+    check(&output, 2, &[]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::context::read_small;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure};
 use crate::supervisor::process::Process;
 
 /// Version of this file's format.
@@ -45,15 +45,17 @@ impl Record {
         if !path.try_exists().map_err(Failure::file("look at", &path))? {
             return Ok(None);
         }
-        let text = read_small(&path, 65_536)?;
-        let record: Self =
-            serde_json::from_str(&text).map_err(Failure::content("a record of `selvedge up`", &path))?;
+        let text = match read_small(&path, 65_536) {
+            Err(Failure::Content { source, .. }) => return Err(unreadable(&path, source)),
+            Err(Failure::File { source, .. }) if source.kind() == std::io::ErrorKind::InvalidData => {
+                return Err(unreadable(&path, source.into()));
+            }
+            text => text?,
+        };
+        let record: Self = serde_json::from_str(&text).map_err(|source| unreadable(&path, source.into()))?;
         if record.format != FORMAT {
-            return Err(Failure::Content {
-                what: "a record of `selvedge up` that this version reads",
-                path,
-                source: format!("its format is {}, not {FORMAT}", record.format).into(),
-            });
+            let why = format!("its format is {}, not {FORMAT}", record.format);
+            return Err(unreadable(&path, why.into()));
         }
         Ok(Some(record))
     }
@@ -70,6 +72,19 @@ impl Record {
     /// The port of an address that an earlier start had; 0 where there is none.
     pub fn port(address: &str) -> u16 {
         address.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok()).unwrap_or(0)
+    }
+}
+
+/// A record that cannot be used is no loss: it holds nothing that cannot be said again.
+fn unreadable(path: &Path, source: Cause) -> Failure {
+    Failure::Refused {
+        what: format!("{} is not a record of `selvedge up` that this version reads", path.display()),
+        advice: format!(
+            "{} may be deleted while no `selvedge up` runs; it only remembers ports, the target's name and \
+             where the keys are: the next `selvedge up` needs --keys and --name again if you gave them before",
+            path.display()
+        ),
+        source: Some(source),
     }
 }
 
@@ -99,7 +114,7 @@ mod tests {
         assert_eq!(Record::read(dir.path()).unwrap(), Some(record));
         for bad in ["{\"format\":2}", "[]", "", "{"] {
             std::fs::write(dir.path().join("up.json"), bad).unwrap();
-            assert!(matches!(Record::read(dir.path()), Err(Failure::Content { .. })), "{bad}");
+            assert!(matches!(Record::read(dir.path()), Err(Failure::Refused { .. })), "{bad}");
         }
     }
 
