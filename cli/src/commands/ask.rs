@@ -63,17 +63,29 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     };
     let (model, version) = (&args.model.name, version.as_deref());
     let answer = match question(args).await? {
-        Question::Raw(body) => endpoint.raw(model, version, body, allowed).await?,
+        Question::Raw(body) => endpoint.raw(model, version, body, allowed).await,
         Question::Json(value) if value.get("inputs").is_some_and(Value::is_array) => {
-            endpoint.infer(model, version, &value, allowed).await?
+            endpoint.infer(model, version, &value, allowed).await
         }
-        Question::Json(value) => {
-            let metadata = endpoint.metadata(model, version, allowed).await?;
-            endpoint.infer(model, version, &request(value, &metadata)?, allowed).await?
-        }
+        Question::Json(value) => match endpoint.metadata(model, version, allowed).await {
+            Ok(metadata) => endpoint.infer(model, version, &request(value, &metadata)?, allowed).await,
+            Err(failure) => Err(failure),
+        },
     };
-    show(around.out, &answer);
+    show(around.out, &answer.map_err(|failure| of_release(failure, &args.model.which))?);
     Ok(())
+}
+
+/// The protocol knows versions only, and a release travels as one: who asked for a release is told
+/// about a release.
+fn of_release(failure: Failure, which: &Which) -> Failure {
+    match (failure, which) {
+        (Failure::Missing { what, advice }, Which::Release(release)) => Failure::Missing {
+            what: what.replace(&format!("its version `{release}`"), &format!("its release r{release}")),
+            advice,
+        },
+        (failure, _) => failure,
+    }
 }
 
 async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failure> {
@@ -240,6 +252,15 @@ fn collect(data: &[Value], into: &mut Vec<String>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn who_asks_for_a_release_is_told_about_a_release() {
+        let missing = || Failure::missing("m is served here, but not its version `9`; there is 1.0.0", "");
+        let said = |which| of_release(missing(), &which).to_string();
+        assert_eq!(said(Which::Release(9)), "m is served here, but not its release r9; there is 1.0.0");
+        assert_eq!(said(Which::Release(8)), missing().to_string());
+        assert_eq!(said(Which::Newest), missing().to_string());
+    }
 
     #[test]
     fn one_value_stands_alone_and_many_are_cut() {

@@ -56,8 +56,9 @@ pub fn condition(target: &Target) -> String {
     } else {
         "not enrolled".to_owned()
     };
-    // Of one that is not heard, its health says the same in another word.
-    if let Some(health) = target.health.as_deref().filter(|health| target.online && *health != "ok") {
+    // Of one that is not heard, its health says the same in another word, unless it was refused.
+    let tells = |health: &&str| (target.online && *health != "ok") || *health == "enrolment-refused";
+    if let Some(health) = target.health.as_deref().filter(tells) {
         text.push_str(", ");
         text.push_str(health);
     }
