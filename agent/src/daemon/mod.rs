@@ -285,6 +285,7 @@ impl Daemon {
 
     /// The part of it that needs room on the disk.
     fn write_down(&mut self, now: Duration) -> Result<(), StoreError> {
+        self.tell()?;
         // What is done for one errand may make others.
         loop {
             let errands = self.activation.errands();

@@ -19,7 +19,11 @@ pub const MARGIN: u64 = 8 << 20;
 
 /// Gives the reserve up. Whether there was one.
 pub(super) fn give_up(disk: &dyn Disk, root: Option<&Path>) -> bool {
-    root.is_some_and(|root| disk.remove_file(&root.join(NAME)).is_ok())
+    let given = root.is_some_and(|root| disk.remove_file(&root.join(NAME)).is_ok());
+    if given {
+        tracing::warn!("the disk is full: the reserve is given up for the database");
+    }
+    given
 }
 
 impl Store {
