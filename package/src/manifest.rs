@@ -65,7 +65,7 @@ pub struct Requires {
     pub architectures: Vec<String>,
     /// Hardware labels that the device must carry with these values.
     pub labels: BTreeMap<String, String>,
-    /// Free memory in MiB.
+    /// Memory of the device in MiB, as the kernel counts all of it.
     pub ram_mib: u32,
     /// Free disk in MiB, beyond the package itself.
     pub disk_mib: u32,
