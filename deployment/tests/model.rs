@@ -1,5 +1,7 @@
 //! The state machine under random events: invariants hold after every step, whatever comes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

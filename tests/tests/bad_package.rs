@@ -1,6 +1,8 @@
 //! What cannot be a package is refused at the desk: exit code 4, a message that says what is wrong
 //! and where, and nothing left behind.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 

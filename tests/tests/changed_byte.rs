@@ -1,5 +1,7 @@
 //! A byte changed in a blob, in flight and on disk: found, never run, fetched again.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::PathBuf;
 
 use selvedge_tests::packages::push_identity;

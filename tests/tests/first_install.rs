@@ -1,5 +1,7 @@
 //! One signed push answers: package, release, deploy, fetch, verify, trial, commit, ask, report.
 
+#![allow(clippy::unwrap_used)]
+
 use selvedge_tests::packages::push_identity;
 use selvedge_tests::stack::{DEVICE, Stack, reported};
 

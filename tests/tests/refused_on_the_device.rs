@@ -1,6 +1,8 @@
 //! A release whose acceptance case fails on the device: never committed, reported with the case, the
 //! expected and the actual value; the device stays healthy and takes the next release.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 
 use selvedge_tests::command::Selvedge;

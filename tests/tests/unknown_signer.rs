@@ -1,6 +1,8 @@
 //! A package signed by an unknown key: refused by the registry, and by the device itself when a
 //! whole other registry speaks to it through its own broker.
 
+#![allow(clippy::unwrap_used)]
+
 use std::process::Command;
 
 use selvedge_tests::command::Selvedge;

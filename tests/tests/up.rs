@@ -1,6 +1,8 @@
 //! `selvedge up` with the real programs: the main job by hand, a stop and a start that keep what was
 //! there, and an end of everything whichever process dies.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::Command;
 
