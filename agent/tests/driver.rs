@@ -76,7 +76,8 @@ impl Host {
     fn status(&self) -> Value {
         let (version, onnxruntime, http) = ("1".to_owned(), "1".to_owned(), "127.0.0.1:1".to_owned());
         let packages = self.packages.clone();
-        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, packages }).unwrap()
+        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: true, packages })
+            .unwrap()
     }
 }
 

@@ -137,6 +137,11 @@ impl Client {
         self.post(path::UNLOAD, package, deadline).await
     }
 
+    /// Says that everything that is to be served is.
+    pub async fn ready(&self, deadline: Duration) -> Result<HostStatus, ClientError> {
+        self.post(path::READY, &serde_json::json!({}), deadline).await
+    }
+
     /// Events newer than `since`; the host holds the answer back for up to 30 s, so the deadline
     /// must be longer.
     pub async fn events(&self, since: u64, deadline: Duration) -> Result<Events, ClientError> {

@@ -19,6 +19,9 @@ pub mod path {
     pub const ACTIVATE: &str = "/v1/packages/activate";
     /// POST [`super::PackageRef`] → [`super::HostStatus`]: drains and drops; idempotent.
     pub const UNLOAD: &str = "/v1/packages/unload";
+    /// POST → [`super::HostStatus`]: everything that is to be served is. Until then `/v2/health/ready`
+    /// is 503, and so is a model that is not here, since it may still come; idempotent.
+    pub const READY: &str = "/v1/ready";
     /// POST → 202: drains and ends the process.
     pub const SHUTDOWN: &str = "/v1/shutdown";
 }
@@ -93,6 +96,9 @@ pub struct HostStatus {
     pub onnxruntime: String,
     /// Address of the inference endpoint.
     pub http: String,
+    /// Whether [`path::READY`] was said to it.
+    #[serde(default)]
+    pub ready: bool,
     /// Every loaded package.
     pub packages: Vec<PackageStatus>,
 }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Birth, ByteString, Enrol, Enrolled, Heartbeat, Need, Rows, Want, Will};
+use crate::remote::{Command, CommandResult, InferAnswer, InferRequest};
 
 /// Version of the frame.
 pub const VERSION: u8 = 1;
@@ -78,6 +79,14 @@ bodies! {
     Enrol(Enrol) = "enrol";
     /// `dn/enrol`
     Enrolled(Enrolled) = "enrolled";
+    /// `dn/cmd`
+    Command(Command) = "cmd";
+    /// `up/res`
+    CommandResult(CommandResult) = "res";
+    /// `dn/infer`
+    InferRequest(InferRequest) = "infer";
+    /// `up/infer`
+    InferAnswer(InferAnswer) = "inferred";
 }
 
 /// A payload that is no message.
@@ -215,6 +224,7 @@ pub fn from_cbor<T: DeserializeOwned>(mut bytes: &[u8]) -> Result<T, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Accepted;
     use selvedge_package::Digest;
 
     fn check(body: Body) {
@@ -250,6 +260,7 @@ mod tests {
             image_root: 1,
             director_root: 1,
             nonce: vec![1, 2],
+            accepted: Accepted::default(),
         }));
     }
 

@@ -25,7 +25,26 @@ pub struct Birth {
     /// Echoed by the Director's next desired state: freshness without a clock.
     #[serde(with = "serde_bytes")]
     pub nonce: Vec<u8>,
+    /// Versions of the metadata that it has accepted, for a Director that does not know the device
+    /// yet. Not signed: a hint, to be believed within bounds.
+    #[serde(default)]
+    pub accepted: Accepted,
 }
+
+/// Versions of the metadata that a device has accepted; 0: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Accepted {
+    /// Image repository: timestamp, snapshot, targets.
+    pub image: [u64; 3],
+    /// Director: timestamp, snapshot, targets.
+    pub director: [u64; 3],
+}
+
+/// A device that answers commands says so in [`Birth::capabilities`] by this word.
+pub const COMMANDS: &str = "commands";
+/// A device that answers remote inference says so by this word.
+pub const INFER: &str = "infer";
 
 /// `up/will`: left with the broker, which publishes it when the device is lost. The envelope's
 /// epoch is all that it says; it counts only while that equals the last birth's.

@@ -132,6 +132,7 @@ mod tests {
             version: String::new(),
             onnxruntime: String::new(),
             http: String::new(),
+            ready: true,
             packages: Vec::new(),
         });
         let digest = Digest::of(b"");

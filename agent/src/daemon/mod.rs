@@ -16,7 +16,7 @@ use std::time::Duration;
 use selvedge_mqtt::{AddressError, BrokerAddress, Inbox};
 use selvedge_package::trust::TrustState;
 use selvedge_protocol::envelope::Body;
-use selvedge_protocol::message::{Birth, DeviceState, Enrol, Heartbeat, ReportBody};
+use selvedge_protocol::message::{Accepted, Birth, DeviceState, Enrol, Heartbeat, ReportBody};
 use selvedge_protocol::topic::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -357,6 +357,7 @@ impl Daemon {
                     image_root,
                     director_root,
                     nonce: self.nonce.clone(),
+                    accepted: Accepted::default(),
                 };
                 self.link.say(Kind::Birth, Body::Birth(birth));
             }

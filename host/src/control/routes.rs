@@ -53,6 +53,7 @@ fn host_status(control: &Control) -> HostStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         onnxruntime: control.opener.onnxruntime_version(),
         http: control.http.clone(),
+        ready: control.serving.ready(),
         packages: control.serving.table.status(),
     }
 }

@@ -1,7 +1,7 @@
 //! What a device's last birth said, and when anything was heard from it.
 
 use selvedge_package::DeviceId;
-use selvedge_protocol::message::Birth;
+use selvedge_protocol::message::{Accepted, Birth};
 
 use super::{Store, from_column, from_json, to_column, to_json};
 use crate::error::Error;
@@ -69,6 +69,8 @@ impl Store {
                     director_root: from_column(row.director_root)?,
                     nonce: hex::decode(&row.nonce)
                         .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
+                    // Of use to a Director that knows nothing of the device; this one does.
+                    accepted: Accepted::default(),
                 },
                 last_heard_ms: row.last_heard_ms,
                 gone: row.gone != 0,

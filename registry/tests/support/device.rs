@@ -114,6 +114,7 @@ impl Device {
             image_root: 1,
             director_root: 1,
             nonce: nonce.to_vec(),
+            accepted: selvedge_protocol::message::Accepted::default(),
         };
         self.send(Kind::Birth, Body::Birth(birth));
     }
