@@ -32,6 +32,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route(path::LOAD, post(load_package))
         .route(path::ACTIVATE, post(activate))
         .route(path::UNLOAD, post(unload))
+        .route(path::READY, post(ready))
         .route(path::SHUTDOWN, post(shutdown))
         .fallback(async |uri: Uri| Refused::new(Reason::BadRequest, format!("no path `{}`", uri.path())))
         .method_not_allowed_fallback(async |method: Method| {
@@ -53,7 +54,7 @@ fn host_status(control: &Control) -> HostStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         onnxruntime: control.opener.onnxruntime_version(),
         http: control.http.clone(),
-        ready: control.serving.ready(),
+        ready: control.serving.announced(),
         packages: control.serving.table.status(),
     }
 }
@@ -105,6 +106,14 @@ async fn unload(State(control): State<Arc<Control>>, request: Request) -> Answer
         drop(tokio::spawn(async move { table.drain(old).await }).await);
     }
     tracing::info!(package = %package.name, digest = %package.digest, "unloaded");
+    Ok(json(StatusCode::OK, &host_status(&control)))
+}
+
+async fn ready(State(control): State<Arc<Control>>) -> Answer {
+    if !control.serving.announced() {
+        control.serving.announce();
+        tracing::info!(packages = control.serving.table.len(), "everything that is to be served is");
+    }
     Ok(json(StatusCode::OK, &host_status(&control)))
 }
 

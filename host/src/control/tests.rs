@@ -181,8 +181,21 @@ async fn what_is_refused_has_a_reason() {
 }
 
 #[tokio::test]
+async fn is_ready_once_it_was_told_so() {
+    let Fixture { router, serving, .. } = fixture(&[]);
+    assert_eq!(get(&router, path::STATUS).await.1["ready"], json!(false));
+    for _ in 0..2 {
+        let (status, body) = post(&router, path::READY, json!({})).await;
+        assert_eq!((status, &body["ready"]), (StatusCode::OK, &json!(true)));
+        assert!(serving.ready());
+    }
+    assert_eq!(get(&router, path::STATUS).await.1["ready"], json!(true));
+    assert_eq!(get(&router, path::READY).await.0, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn shutdown_drains_and_stops() {
     let Fixture { router, serving, stop, .. } = fixture(&[]);
     assert_eq!(post(&router, path::SHUTDOWN, "").await.0, StatusCode::ACCEPTED);
-    assert!(*stop.borrow() && !serving.ready());
+    assert!(*stop.borrow() && serving.draining() && !serving.ready());
 }

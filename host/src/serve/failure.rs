@@ -28,6 +28,9 @@ pub enum Failure {
     /// No such model or version.
     #[error(transparent)]
     Missing(#[from] Missing),
+    /// No such model, and not everything is loaded.
+    #[error("no model `{0}` is served here so far; packages are still being loaded, try again later")]
+    Coming(String),
     /// A path that takes another method.
     #[error("this path does not take the method {0}")]
     Method(String),
@@ -88,7 +91,7 @@ impl Failure {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Full => StatusCode::TOO_MANY_REQUESTS,
-            Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Coming(_) | Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
             Self::Predict(PredictError::Busy(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
             Self::Predict(
@@ -161,6 +164,7 @@ mod tests {
         check(Refusal::TooLarge { bytes: 2, limit: 1 }.into(), 413, false);
         check(Failure::Path, 404, false);
         check(Missing::Model("m".to_owned()).into(), 404, false);
+        check(Failure::Coming("m".to_owned()), 503, false);
         check(Failure::Method("PUT".to_owned()), 405, false);
         check(Failure::Slow(1), 408, false);
         check(Failure::TooLarge { limit: 1 }, 413, false);
@@ -177,7 +181,9 @@ mod tests {
 
     #[test]
     fn one_who_should_try_again_is_told_when() {
-        assert_eq!(Failure::Full.into_response().headers()[header::RETRY_AFTER], "1");
+        for failure in [Failure::Full, Failure::Coming("m".to_owned())] {
+            assert_eq!(failure.into_response().headers()[header::RETRY_AFTER], "1");
+        }
         assert!(!Failure::Path.into_response().headers().contains_key(header::RETRY_AFTER));
     }
 }

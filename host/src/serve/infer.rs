@@ -77,7 +77,7 @@ pub async fn raw(
 /// What refuses a request before its body is read.
 fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
     match () {
-        () if !serving.ready() => Err(Failure::Ending),
+        () if serving.draining() => Err(Failure::Ending),
         () if model.gate.full() => Err(Failure::Full),
         () => Ok(()),
     }

@@ -25,7 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use body::Budget;
-use table::Table;
+use failure::Failure;
+use served::Held;
+use table::{Missing, Table};
 
 /// What every request sees.
 pub struct Serving {
@@ -33,17 +35,29 @@ pub struct Serving {
     pub table: Arc<Table>,
     /// Memory for requests.
     pub budget: Budget,
+    announced: AtomicBool,
     draining: AtomicBool,
 }
 
 impl Serving {
-    /// Nothing served yet; requests may hold `budget_mib` MiB together.
+    /// Nothing served yet and not ready; requests may hold `budget_mib` MiB together.
     pub fn new(budget_mib: u32) -> Arc<Self> {
         Arc::new(Self {
             table: Arc::new(Table::default()),
             budget: Budget::new(budget_mib),
+            announced: AtomicBool::new(false),
             draining: AtomicBool::new(false),
         })
+    }
+
+    /// Everything that is to be served is: what is not here from now on does not exist.
+    pub fn announce(&self) {
+        self.announced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was said.
+    pub fn announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
     }
 
     /// From here on the server is not ready: it answers what it has and ends.
@@ -51,8 +65,22 @@ impl Serving {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Whether requests are welcome.
+    /// Whether the server ends.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything is here and requests are welcome.
     pub fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed)
+        self.announced() && !self.draining()
+    }
+
+    /// The package that answers under `name`, held for a request. A name that is not here may still
+    /// come until [`Self::announce`].
+    pub fn find(&self, name: &str, version: Option<&str>) -> Result<Held, Failure> {
+        self.table.find(name, version).map_err(|missing| match missing {
+            Missing::Model(name) if !self.announced() => Failure::Coming(name),
+            missing => missing.into(),
+        })
     }
 }

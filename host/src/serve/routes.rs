@@ -49,7 +49,7 @@ impl FromRequestParts<Arc<Serving>> for Held {
         let params = RawPathParams::from_request_parts(parts, serving).await.map_err(|_| Failure::Path)?;
         let find = |name| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
         let model = find("model").ok_or(Failure::Path)?;
-        Ok(serving.table.find(model, find("version"))?)
+        serving.find(model, find("version"))
     }
 }
 

@@ -29,6 +29,7 @@ fn put(serving: &Serving, predictor: Arc<dyn Predictor>) -> Vec<Arc<Served>> {
 fn one(predictor: Arc<dyn Predictor>) -> (Arc<Serving>, Router) {
     let serving = Serving::new(4);
     put(&serving, predictor);
+    serving.announce();
     (Arc::clone(&serving), routes::router(serving))
 }
 
@@ -315,6 +316,7 @@ async fn swaps_under_load_fail_no_request() {
 #[tokio::test]
 async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
     let serving = Serving::new(4);
+    serving.announce();
     let router = routes::router(Arc::clone(&serving));
     let first = Served::new(Fake::package(fp32("1.0.0", 1), Behaviour::Echo), Default::default());
     serving.table.stage(Arc::clone(&first));
@@ -328,6 +330,31 @@ async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
     serving.table.drain(Arc::clone(&first)).await;
     let (_, body) = get(&router, "/v2/models/m").await;
     assert_eq!(body["versions"], json!(["1.0.0", "2.0.0"]));
+}
+
+#[tokio::test]
+async fn until_everything_is_loaded_what_is_not_here_may_still_come() {
+    let serving = Serving::new(4);
+    let router = routes::router(Arc::clone(&serving));
+    put(&serving, Fake::package(fp32("1.0.0", 1), Behaviour::Echo));
+    let not_ready = (StatusCode::SERVICE_UNAVAILABLE, json!({"ready": false}));
+    assert_eq!(get(&router, "/v2/health/ready").await, not_ready);
+    assert_eq!(get(&router, "/v2/health/live").await.0, StatusCode::OK);
+    for path in ["", "/ready", "/config", "/versions/1", "/versions/1/ready"] {
+        let (status, body) = get(&router, &format!("/v2/models/other{path}")).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
+        assert!(body["error"].as_str().unwrap().contains("`other`"), "{body}");
+    }
+    let (status, _) = post(&router, "/v2/models/other/infer", input(&json!([1]))).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    // What is here answers, and another version of it will not come by waiting.
+    let (status, body) = post(&router, "/v2/models/m/infer", input(&json!([1]))).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(get(&router, "/v2/models/m/versions/2").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(get(&router, "/v2/nothing").await.0, StatusCode::NOT_FOUND);
+    serving.announce();
+    assert_eq!(get(&router, "/v2/health/ready").await, (StatusCode::OK, json!({"ready": true})));
+    assert_eq!(get(&router, "/v2/models/other").await.0, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

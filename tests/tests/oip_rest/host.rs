@@ -150,7 +150,10 @@ impl Host {
         let socket = directory.path().join("control.sock");
         let mut command = serve(&directory);
         command.args(["--listen", "127.0.0.1:0", "--control"]).arg(&socket);
-        Self::watch(directory, Client::new(socket), &mut command).await
+        let host = Self::watch(directory, Client::new(socket), &mut command).await;
+        // Packages are put one by one: what is not here does not exist.
+        assert!(host.control.ready(LONG).await.unwrap().ready);
+        host
     }
 
     /// Starts `command` and waits until it answers on the control socket.
