@@ -78,7 +78,20 @@ impl Handle {
         qos: Qos,
         payload: impl Into<Bytes>,
     ) -> Result<(), PublishError> {
-        lock(&self.outbox).publish(topic.into(), qos, payload.into())
+        lock(&self.outbox).publish(topic.into(), qos, payload.into(), None)
+    }
+
+    /// Like [`Handle::publish`], for a message that is worth nothing after `lifetime`: when that is
+    /// over it is dropped here, or by the broker, which is told the rest in whole seconds, rounded
+    /// up (MQTT 5, message expiry interval). One that has been delivered is its receiver's to judge.
+    pub fn publish_within(
+        &self,
+        topic: impl Into<String>,
+        qos: Qos,
+        payload: impl Into<Bytes>,
+        lifetime: Duration,
+    ) -> Result<(), PublishError> {
+        lock(&self.outbox).publish(topic.into(), qos, payload.into(), Some(lifetime))
     }
 
     /// Sends what waits, if that takes no more than two seconds, then says goodbye, so that the

@@ -213,6 +213,7 @@ impl Connection {
             if ack.session_present {
                 self.poll.pending = fit
                     .into_iter()
+                    .filter_map(|mut publish| outbox.renew(&mut publish).then_some(publish))
                     .map(|publish| Request::Publish(Publish { dup: true, ..publish }))
                     .collect();
             } else {

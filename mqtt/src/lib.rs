@@ -1,8 +1,8 @@
 //! Our wrapper round rumqttc 0.25, MQTT 5: the only crate that links it.
 //!
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
-//! wrong; `outbox` keeps what could not be sent yet, `inbox` what was received; `backoff` spreads
-//! reconnects. A message is never sent that the broker's limit or our own forbids, queues are
+//! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `inbox` what was
+//! received; `backoff` spreads reconnects. A message is never sent that the broker's limit or our own forbids, queues are
 //! bounded, nothing here blocks a caller, and plaintext goes to loopback only.
 //!
 //! What the wrapper does about rumqttc, one line each, with the file that does it:
@@ -25,6 +25,7 @@ mod backoff;
 mod client;
 mod connection;
 mod inbox;
+mod lifetime;
 mod options;
 mod outbox;
 

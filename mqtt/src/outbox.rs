@@ -1,16 +1,20 @@
 //! What waits to be sent. Callers put messages in and never wait; the connection takes them out.
 //!
 //! QoS 0 is worth nothing later, so it is refused while there is no connection. QoS 1 waits here,
-//! within bounds, through lost connections and lost sessions, until the broker acknowledged it.
+//! within bounds, through lost connections and lost sessions, until the broker acknowledged it, or
+//! until its lifetime is over, if it was given one.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use rumqttc::v5::mqttbytes::v5::{PubAck, Publish};
 use rumqttc::v5::mqttbytes::{QoS, valid_topic};
 use rumqttc::v5::{AsyncClient, ClientError, Request};
 use selvedge_protocol::topic::Qos;
+use tokio::time::Instant;
 
+use crate::lifetime::{self, Deadlines};
 use crate::options::QueueLimit;
 
 /// Why a message was not taken.
@@ -45,9 +49,16 @@ pub(crate) struct Outbox {
     generation: u64,
     limit: QueueLimit,
     largest: u32,
-    waiting: VecDeque<Publish>,
+    waiting: VecDeque<Waiting>,
     bytes: usize,
+    deadlines: Deadlines,
     acks: Vec<u16>,
+}
+
+struct Waiting {
+    publish: Publish,
+    /// Then it is worth nothing any more.
+    until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +78,18 @@ impl Outbox {
             largest,
             waiting: VecDeque::new(),
             bytes: 0,
+            deadlines: Deadlines::default(),
             acks: Vec::new(),
         }
     }
 
-    pub fn publish(&mut self, topic: String, qos: Qos, payload: Bytes) -> Result<(), PublishError> {
+    pub fn publish(
+        &mut self,
+        topic: String,
+        qos: Qos,
+        payload: Bytes,
+        lifetime: Option<Duration>,
+    ) -> Result<(), PublishError> {
         if topic.is_empty() || topic.len() > 1024 || topic.contains('\0') || !valid_topic(&topic) {
             return Err(PublishError::Topic(topic.chars().take(120).collect()));
         }
@@ -79,7 +97,12 @@ impl Outbox {
             Qos::AtMostOnce => QoS::AtMostOnce,
             Qos::AtLeastOnce => QoS::AtLeastOnce,
         };
-        let publish = Publish::new(topic, qos, payload, None);
+        let now = Instant::now();
+        let until = lifetime.map(|lifetime| lifetime::until(lifetime, now));
+        let mut publish = Publish::new(topic, qos, payload, None);
+        if let Some(until) = until {
+            lifetime::put(&mut publish, until, now);
+        }
         let size = packet_size(&publish);
         if size > self.largest as usize {
             return Err(PublishError::TooLarge { size, limit: self.largest });
@@ -91,27 +114,31 @@ impl Outbox {
         }
         let cost = cost(&publish);
         if self.waiting.len() >= self.limit.messages || self.bytes + cost > self.limit.bytes {
+            self.drop_late(now);
+        }
+        if self.waiting.len() >= self.limit.messages || self.bytes + cost > self.limit.bytes {
             return Err(PublishError::Full(self.waiting.len()));
         }
+        let waiting = Waiting { publish, until };
         let rest = match self.state {
-            State::Connected if self.waiting.is_empty() => self.hand_over(publish),
-            _ => Some(publish),
+            State::Connected if self.waiting.is_empty() => self.hand_over(waiting),
+            _ => Some(waiting),
         };
-        if let Some(publish) = rest {
+        if let Some(waiting) = rest {
             self.bytes += cost;
-            self.waiting.push_back(publish);
+            self.waiting.push_back(waiting);
         }
         Ok(())
     }
 
     /// Hands what waits to rumqttc, as much as it takes now.
     pub fn refill(&mut self) {
-        while let Some(publish) = self.waiting.pop_front() {
-            let cost = cost(&publish);
-            match self.hand_over(publish) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            let cost = cost(&waiting.publish);
+            match self.hand_over(waiting) {
                 None => self.bytes -= cost,
-                Some(publish) => {
-                    self.waiting.push_front(publish);
+                Some(waiting) => {
+                    self.waiting.push_front(waiting);
                     return;
                 }
             }
@@ -126,10 +153,10 @@ impl Outbox {
         self.acks.clear();
         let (fit, oversize): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|publish| packet_size(publish) <= largest as usize);
+            .partition(|waiting| packet_size(&waiting.publish) <= largest as usize);
         self.waiting = fit.into();
-        self.bytes = self.waiting.iter().map(cost).sum();
-        oversize
+        self.drop_late(Instant::now());
+        oversize.into_iter().map(|waiting| waiting.publish).collect()
     }
 
     /// There is none. QoS 0 that waited is dropped.
@@ -138,18 +165,37 @@ impl Outbox {
             self.state = State::Offline;
         }
         self.acks.clear();
-        self.waiting.retain(|publish| publish.qos != QoS::AtMostOnce);
-        self.bytes = self.waiting.iter().map(cost).sum();
+        self.waiting.retain(|waiting| waiting.publish.qos != QoS::AtMostOnce);
+        self.drop_late(Instant::now());
     }
 
     /// Messages that were handed over but never acknowledged wait again, before all others.
     pub fn put_back(&mut self, publishes: Vec<Publish>) {
+        let now = Instant::now();
         for mut publish in publishes.into_iter().rev() {
+            let until = self.deadlines.of(&publish, now);
             publish.pkid = 0;
             publish.dup = false;
             self.bytes += cost(&publish);
-            self.waiting.push_front(publish);
+            self.waiting.push_front(Waiting { publish, until });
         }
+        self.drop_late(now);
+    }
+
+    /// A message is handed to rumqttc once more. `false`: its lifetime is over.
+    pub fn renew(&mut self, publish: &mut Publish) -> bool {
+        let now = Instant::now();
+        let until = self.deadlines.of(publish, now);
+        self.deadlines.note(publish, until, now)
+    }
+
+    fn drop_late(&mut self, now: Instant) {
+        let before = self.waiting.len();
+        self.waiting.retain(|waiting| waiting.until.is_none_or(|until| now < until));
+        if self.waiting.len() < before {
+            tracing::debug!(messages = before - self.waiting.len(), "dropped what had waited too long");
+        }
+        self.bytes = self.waiting.iter().map(|waiting| cost(&waiting.publish)).sum();
     }
 
     /// Nothing is taken any more.
@@ -193,12 +239,24 @@ impl Outbox {
     }
 
     /// The message again, if rumqttc has no room for it.
-    fn hand_over(&self, publish: Publish) -> Option<Publish> {
+    fn hand_over(&mut self, mut waiting: Waiting) -> Option<Waiting> {
+        let publish = &mut waiting.publish;
+        if !self.deadlines.note(publish, waiting.until, Instant::now()) {
+            tracing::debug!("dropped a message that had waited too long");
+            return None;
+        }
         let topic = String::from_utf8_lossy(&publish.topic).into_owned();
-        let sent = self.client.try_publish(topic, publish.qos, publish.retain, publish.payload.clone());
+        let payload = publish.payload.clone();
+        let sent = match publish.properties.clone() {
+            None => self.client.try_publish(topic, publish.qos, publish.retain, payload),
+            Some(properties) => {
+                let client = &self.client;
+                client.try_publish_with_properties(topic, publish.qos, publish.retain, payload, properties)
+            }
+        };
         match sent {
             Ok(()) => None,
-            Err(ClientError::Request(_) | ClientError::TryRequest(_)) => Some(publish),
+            Err(ClientError::Request(_) | ClientError::TryRequest(_)) => Some(waiting),
         }
     }
 }
@@ -225,7 +283,7 @@ mod tests {
     }
 
     fn publish(outbox: &mut Outbox, qos: Qos, size: usize) -> Result<(), PublishError> {
-        outbox.publish("a/b".into(), qos, Bytes::from(vec![0; size]))
+        outbox.publish("a/b".into(), qos, Bytes::from(vec![0; size]), None)
     }
 
     #[test]
@@ -267,7 +325,7 @@ mod tests {
     fn wildcards_and_empty_topics_are_refused() {
         let (mut outbox, _poll) = outbox(2);
         for topic in ["", "a/#", "a/+/b", "a\0b"] {
-            let refused = outbox.publish(topic.into(), Qos::AtLeastOnce, Bytes::new());
+            let refused = outbox.publish(topic.into(), Qos::AtLeastOnce, Bytes::new(), None);
             assert!(matches!(refused, Err(PublishError::Topic(_))), "{topic:?}");
         }
     }

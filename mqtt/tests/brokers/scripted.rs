@@ -27,6 +27,8 @@ pub enum Sent {
         qos: u8,
         pkid: u16,
         dup: bool,
+        /// Its message expiry interval in seconds.
+        expiry: Option<u32>,
     },
     Subscribe {
         pkid: u16,
@@ -180,13 +182,21 @@ impl Peer {
                 let qos = (kind >> 1) & 3;
                 let end = 2 + number(0) as usize;
                 let after = if qos > 0 { end + 2 } else { end };
-                assert_eq!(body[after], 0, "no properties");
+                let expiry = match body[after] {
+                    0 => None,
+                    5 if body[after + 1] == 2 => {
+                        Some(u32::from_be_bytes(body[after + 2..after + 6].try_into().unwrap()))
+                    }
+                    _ => panic!("no other properties: {:?}", &body[after..]),
+                };
+                let from = after + 1 + usize::from(body[after]);
                 Sent::Publish {
                     topic: String::from_utf8(body[2..end].to_vec()).unwrap(),
-                    payload: body[after + 1..].to_vec(),
+                    payload: body[from..].to_vec(),
                     qos,
                     pkid: if qos > 0 { number(end) } else { 0 },
                     dup: kind & 8 != 0,
+                    expiry,
                 }
             }
             4 => Sent::PubAck { pkid: number(0) },
