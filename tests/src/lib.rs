@@ -1,9 +1,13 @@
 //! Fixtures of the end-to-end stories: real programs on loopback, in temporary directories.
 //!
-//! `programs` finds the binaries, `process` runs one and ends it, `stack` starts broker, registry,
-//! agent and host, `command` runs `selvedge`, `tampering` sits between agent and broker,
-//! `onnx_writer` writes tiny models. Nothing here sleeps for a result: `wait` polls a condition.
+//! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of two brokers,
+//! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
+//! agent and broker, `asking` asks a model without pause, `onnx_writer` writes tiny models,
+//! `packages` and `versions` make packages of them. Nothing here sleeps for a result: `wait` polls a
+//! condition.
 
+pub mod asking;
+pub mod broker;
 pub mod clock;
 pub mod command;
 pub mod onnx_writer;
@@ -12,4 +16,5 @@ pub mod process;
 pub mod programs;
 pub mod stack;
 pub mod tampering;
+pub mod versions;
 pub mod wait;

@@ -1,5 +1,7 @@
 //! Packages for stories: made by `selvedge package` from tiny models that we write.
 
+use std::path::Path;
+
 use crate::command::Selvedge;
 use crate::onnx_writer;
 use crate::stack::Stack;
@@ -41,4 +43,17 @@ pub fn push_identity(stack: &Stack, padding: usize) {
     let package = package(stack, &identity(stack, padding), "identity", "1.0.0", 1);
     stack.selvedge().run(&["release", &package, "--keys", &keys(stack)]);
     stack.selvedge().run(&["deploy", "identity", "--target", crate::stack::DEVICE]);
+}
+
+/// Packages a folder with a manifest, without running its cases here, and releases it.
+pub fn release_folder(stack: &Stack, folder: &Path, release: u64) {
+    let out = format!("{}-r{release}.pkg", folder.display());
+    let (folder, release) = (folder.display().to_string(), release.to_string());
+    Selvedge::new().run(&["package", &folder, "--release", &release, "--out", &out, "--skip-acceptance"]);
+    stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
+}
+
+/// Assigns a release to the device.
+pub fn deploy(stack: &Stack, package: &str, release: u64) {
+    stack.selvedge().run(&["deploy", &format!("{package}@r{release}"), "--target", crate::stack::DEVICE]);
 }

@@ -1,7 +1,7 @@
 //! Broker, registry, agent and host, each its own process, on free loopback ports.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +11,7 @@ use selvedge_control::PackageState;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::broker::Broker;
 use crate::command::Selvedge;
 use crate::process::{Process, runs, send};
 use crate::programs::program;
@@ -23,8 +24,9 @@ pub const DEVICE: &str = "edge-1";
 pub struct Stack {
     /// Where everything is kept.
     pub dir: TempDir,
-    /// The embedded broker.
+    /// The broker.
     pub broker: Option<Process>,
+    broker_kind: Broker,
     /// The registry.
     pub registry: Option<Process>,
     /// The agent.
@@ -39,10 +41,16 @@ pub struct Stack {
 impl Stack {
     /// Keys, broker, registry and the enrolment of [`DEVICE`]; the agent is not started yet.
     pub fn without_agent() -> Self {
+        Self::without_agent_over(Broker::Embedded)
+    }
+
+    /// As [`Stack::without_agent`], over another broker.
+    pub fn without_agent_over(broker: Broker) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut stack = Self {
             dir,
             broker: None,
+            broker_kind: broker,
             registry: None,
             agent: None,
             broker_address: String::new(),
@@ -65,6 +73,13 @@ impl Stack {
         stack
     }
 
+    /// All of it over another broker, with the agent connected.
+    pub fn start_over(broker: Broker) -> Self {
+        let mut stack = Self::without_agent_over(broker);
+        stack.start_agent();
+        stack
+    }
+
     /// A path below the stack's directory, as text.
     pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).display().to_string()
@@ -77,17 +92,13 @@ impl Stack {
             .env("SELVEDGE_TOKEN_FILE", &self.path("registry/token"))
     }
 
-    /// Starts the broker, on the address that it had before.
+    /// Starts the broker, on the address that it had before, and waits until it listens.
     pub fn start_broker(&mut self) {
-        let address = if self.broker_address.is_empty() { "127.0.0.1:0" } else { &self.broker_address };
-        let file = self.dir.path().join("broker.address");
-        let _ = std::fs::remove_file(&file);
-        let mut command = Command::new(program("selvedge-registry"));
-        command
-            .args(["broker", "--listen", address, "--data", &self.path("broker"), "--address-file"])
-            .arg(&file);
-        self.broker = Some(Process::start("broker", &mut command, &self.dir.path().join("broker.log")));
-        self.broker_address = address_in(&file);
+        if self.broker_address.is_empty() {
+            self.broker_address = free_address();
+        }
+        self.broker = Some(self.broker_kind.start(&self.broker_address, self.dir.path()));
+        wait::until("the broker to listen", || TcpStream::connect(&self.broker_address));
     }
 
     /// Starts the registry, on the address that it had before.
