@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use selvedge_control::PackageState;
+use selvedge_control::{Client, ClientError, HostStatus, PackageState};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -161,6 +161,12 @@ impl Stack {
     /// What the agent says of itself on its own socket; null while it does not answer.
     pub fn agent_status(&self) -> Value {
         agent_status(&self.dir.path().join("agent/run/agent.sock")).unwrap_or_default()
+    }
+
+    /// What the host says of itself on its control socket.
+    pub fn host_status(&self) -> Result<HostStatus, ClientError> {
+        let client = Client::new(self.dir.path().join("agent/run/control.sock"));
+        block_on(client.status(wait::HUNG))
     }
 
     /// Process id of the host that the agent has noted, if one was ever started.

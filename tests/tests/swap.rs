@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use selvedge_tests::asking::{Asked, Asking, failures};
 use selvedge_tests::packages::{deploy, release_folder};
-use selvedge_tests::stack::{Stack, reported};
+use selvedge_tests::stack::{SERVING, Stack, reported};
 use selvedge_tests::versions::{self, BEHAVE, RUN_AWAY};
 use selvedge_tests::wait;
 use serde_json::Value;
@@ -154,9 +154,9 @@ fn wait_failure(stack: &Stack, release: u64) -> Value {
 /// Waits until the host has nothing but this version of it: what was before is drained and gone.
 fn only(stack: &Stack, version: &str) {
     wait::until(&format!("only {version} to be loaded"), || {
-        let host = stack.agent_status()["host"]["packages"].clone();
-        match host.as_array().map(Vec::as_slice) {
-            Some([one]) if one["version"] == version && one["state"] == "serving" => Ok(()),
+        let host = stack.host_status();
+        match host.as_ref().map(|status| status.packages.as_slice()) {
+            Ok([one]) if one.version == version && one.state == SERVING => Ok(()),
             _ => Err(host),
         }
     });

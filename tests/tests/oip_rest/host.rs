@@ -209,6 +209,12 @@ impl Host {
         read(request.body(body.to_string()).send().await.unwrap()).await
     }
 
+    /// `POST path` with JSON; the answer as it stands.
+    pub async fn post_text(&self, path: &str, body: String) -> (u16, String) {
+        let response = self.client.post(format!("{}{path}", self.url)).body(body).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
     /// `POST path` with bytes.
     pub async fn post_bytes(&self, path: &str, body: Vec<u8>) -> (u16, Value) {
         read(self.client.post(format!("{}{path}", self.url)).body(body).send().await.unwrap()).await

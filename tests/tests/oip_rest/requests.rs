@@ -29,62 +29,6 @@ async fn a_real_model_answers_by_name_version_and_release() {
     assert_eq!(host.get("/v2/nothing").await.0, 404);
 }
 
-/// Element types with data that shows what may go wrong on the way.
-fn element_types() -> Vec<(Element, &'static str, Value)> {
-    vec![
-        (Element::Float, "FP32", json!([0.1, -0.0, 3.4028235e38, 0.25])),
-        (Element::Double, "FP64", json!([0.1, -0.0, 1.5e300, 0.25])),
-        (Element::Int32, "INT32", json!([i32::MIN, -1, 0, i32::MAX])),
-        (Element::Int64, "INT64", json!([i64::MIN, -1, 0, i64::MAX])),
-        (Element::Uint8, "UINT8", json!([0, 1, 127, 255])),
-        (Element::Bool, "BOOL", json!([true, false, false, true])),
-        (Element::String, "BYTES", json!(["", "grün", "\"\n", "x"])),
-    ]
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn every_element_type_comes_back_as_it_was_sent() {
-    let host = Host::start().await;
-    for (element, datatype, data) in element_types() {
-        let name = datatype.to_lowercase();
-        let list = |tensor: &str| crate::host::tensor((tensor, datatype), &[4], data.clone());
-        let case = json!({"name": "same", "inputs": [list("x")], "outputs": [list("y")]});
-        let model = onnx_writer::identity_of(element, &[Extent::Named("N")]);
-        let specs: [&[crate::host::Spec]; 2] = [&[("x", datatype, &[-1])], &[("y", datatype, &[-1])]];
-        host.put(&Package::new(&name, 1, model, (specs[0], specs[1]), case).write()).await;
-        let path = format!("/v2/models/{name}/infer");
-        let (status, answer) = host.post(&path, json!({"inputs": [list("x")]})).await;
-        assert_eq!((status, &answer["outputs"]), (200, &json!([list("y")])), "{answer}");
-        let empty = json!({"inputs": [tensor(("x", datatype), &[0], json!([]))]});
-        let (status, answer) = host.post(&path, empty).await;
-        let expected = json!([tensor(("y", datatype), &[0], json!([]))]);
-        assert_eq!((status, &answer["outputs"]), (200, &expected), "{datatype}: {answer}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn scalars_and_numbers_that_are_none() {
-    let host = Host::start().await;
-    let scalar = |name| tensor((name, "FP32"), &[], json!([2.5]));
-    let case = json!({"name": "same", "inputs": [scalar("x")], "outputs": [scalar("y")]});
-    let model = onnx_writer::identity_of(Element::Float, &[]);
-    host.put(&Package::new("m", 1, model, (&[("x", "FP32", &[])], &[("y", "FP32", &[])]), case).write())
-        .await;
-    for data in [json!([2.5]), json!(2.5)] {
-        let request = json!({"inputs": [tensor(("x", "FP32"), &[], data)]});
-        let (status, answer) = host.post("/v2/models/m/infer", request).await;
-        assert_eq!((status, &answer["outputs"]), (200, &json!([scalar("y")])), "{answer}");
-    }
-    for (sent, came) in [("NaN", "NaN"), ("\"-Infinity\"", "-Infinity"), ("Infinity", "Infinity")] {
-        let body = format!(r#"{{"inputs":[{{"name":"x","datatype":"FP32","shape":[],"data":[{sent}]}}]}}"#);
-        let client = reqwest::Client::new();
-        let answer = client.post(format!("{}/v2/models/m/infer", host.url)).body(body).send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let text = answer.text().await.unwrap();
-        assert!(text.ends_with(&format!("\"data\":[{came}]}}]}}")), "{text}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_request_is_refused_with_what_is_wrong_and_nothing_else_happens() {
     let host = Host::start().await;
