@@ -3,7 +3,8 @@
 //! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of two brokers,
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `onnx_writer` writes tiny models,
-//! `packages` and `versions` make packages of them. Nothing here sleeps for a result: `wait` polls a
+//! `packages` and `versions` make packages of them, `wire` counts
+//! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
 pub mod asking;
@@ -16,5 +17,7 @@ pub mod process;
 pub mod programs;
 pub mod stack;
 pub mod tampering;
+pub mod usage;
 pub mod versions;
 pub mod wait;
+pub mod wire;

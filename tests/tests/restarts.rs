@@ -42,7 +42,7 @@ fn in_the_middle_of_a_load() {
 
 #[test]
 fn in_the_middle_of_a_probation() {
-    // By requests, so that the probation is there for as long as nobody asks.
+    // Longer than the stops take, so that they meet it.
     let probation = "\n[activation]\nprobation-seconds = 3\n";
     every_order("probation", probation, |package| package["pending"]["stage"] == "trial");
 }
@@ -85,7 +85,10 @@ fn every_order(name: &str, more: &str, moment: fn(&Value) -> bool) {
     // What was fetched is what the agent's lives say at their ends, and the last one says now.
     let fetched = fetched(&mut stack);
     let wanted: u64 = wanted.values().sum();
-    println!("{name}: {} orders, {missed} moments missed, {fetched} chunks fetched of {wanted}", orders.len());
+    println!(
+        "{name}: {} orders, {missed} moments missed, {fetched} chunks fetched of {wanted}",
+        orders.len()
+    );
     assert!(fetched >= wanted, "{fetched} chunks cannot make {wanted}");
     let twice = (fetched - wanted) as f64 / wanted as f64;
     assert!(twice < TWICE, "{fetched} chunks were fetched for {wanted}: {:.1} % twice", twice * 100.0);

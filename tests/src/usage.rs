@@ -1,0 +1,34 @@
+//! What a process uses, as the kernel counts it (proc(5)).
+
+use std::fs;
+
+/// Proportional set size in KiB: memory of its own, and its share of what it has in common with others.
+///
+/// # Panics
+/// When the process is not there.
+pub fn pss_kib(id: u32) -> u64 {
+    let path = format!("/proc/{id}/smaps_rollup");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    field(&text, "Pss:").unwrap_or_else(|| panic!("no Pss in {path}"))
+}
+
+/// How often threads of it have given up a processor to wait: each is followed by a wake-up.
+///
+/// # Panics
+/// When the process is not there.
+pub fn waits(id: u32) -> u64 {
+    let path = format!("/proc/{id}/task");
+    let tasks = fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let texts = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    texts.filter_map(|text| field(&text, "voluntary_ctxt_switches:")).sum()
+}
+
+/// How many threads it has.
+pub fn threads(id: u32) -> usize {
+    fs::read_dir(format!("/proc/{id}/task")).map_or(0, Iterator::count)
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
