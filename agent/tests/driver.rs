@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 struct Host {
     packages: Vec<PackageStatus>,
+    ready: bool,
     asked: Vec<String>,
     /// What the next loads are answered, where it is not a success.
     refusals: Vec<Value>,
@@ -57,6 +58,11 @@ impl Host {
                 )
             }
             path::STATUS => (200, self.status()),
+            path::READY => {
+                self.asked.push(word);
+                self.ready = true;
+                (200, self.status())
+            }
             _ => {
                 let package: PackageRef = serde_json::from_slice(body).unwrap();
                 self.asked.push(format!("{word} {}", package.name));
@@ -76,7 +82,7 @@ impl Host {
     fn status(&self) -> Value {
         let (version, onnxruntime, http) = ("1".to_owned(), "1".to_owned(), "127.0.0.1:1".to_owned());
         let packages = self.packages.clone();
-        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: true, packages })
+        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: self.ready, packages })
             .unwrap()
     }
 }
@@ -172,6 +178,17 @@ impl Bench {
         std::mem::take(&mut self.host.lock().unwrap().asked)
     }
 
+    /// The host has ended and was started anew.
+    fn restart_host(&mut self) {
+        {
+            let mut host = self.host.lock().unwrap();
+            host.packages.clear();
+            host.ready = false;
+        }
+        self.activation.host_down(&[], false).unwrap();
+        self.host_up();
+    }
+
     fn serves(&self) -> bool {
         self.host.lock().unwrap().packages.iter().any(|p| p.state == PackageState::Serving)
     }
@@ -253,7 +270,7 @@ async fn a_first_install_is_committed_and_served_again_after_a_crash() {
     assert!(matches!(bench.slot().stage, Stage::Staged { .. }), "no host, no trial: {:?}", bench.slot());
     bench.host_up();
     bench.until("commit", |b| b.slot().committed.is_some()).await;
-    assert_eq!(bench.asked(), ["load p", "activate p"]);
+    assert_eq!(bench.asked(), ["ready", "load p", "activate p"]);
     assert_eq!(bench.activation.state().generation, 1);
     let report = bench.activation.report(None);
     assert!(report.packages[0].serving && report.packages[0].pending.is_none(), "{report:?}");
@@ -261,12 +278,10 @@ async fn a_first_install_is_committed_and_served_again_after_a_crash() {
 
     // The host is killed: what is committed is loaded again, without a probe.
     set_probe(bench.place.path(), &json!("nobody should ask"));
-    bench.host.lock().unwrap().packages.clear();
-    bench.activation.host_down(&[], false).unwrap();
+    bench.restart_host();
     assert!(!bench.activation.report(None).packages[0].serving);
-    bench.host_up();
-    bench.until("service", Bench::serves).await;
-    assert_eq!(bench.asked(), ["load p", "activate p"]);
+    bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
+    assert_eq!(bench.asked(), ["load p", "activate p", "ready"]);
 
     // The agent is killed and finds its host: there is nothing to do.
     (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
@@ -324,6 +339,7 @@ async fn a_damaged_file_is_found_dropped_and_fetched_again() {
     {
         let mut host = bench.host.lock().unwrap();
         host.packages.clear();
+        host.ready = false;
         host.refusals.push(refusal);
     }
     bench.activation.host_down(&[], false).unwrap();
@@ -338,7 +354,22 @@ async fn a_damaged_file_is_found_dropped_and_fetched_again() {
     bench.activation.pursue().unwrap();
     bench.host_up();
     bench.until("service", Bench::serves).await;
-    assert_eq!(bench.asked(), ["load p", "load p", "activate p"]);
+    // Without it the host was ready; with it, it is.
+    assert_eq!(bench.asked(), ["load p", "ready", "load p", "activate p"]);
+}
+
+#[tokio::test]
+async fn a_release_that_cannot_be_loaded_does_not_keep_the_host_from_being_ready() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let built = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&built]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.asked();
+    bench.host.lock().unwrap().refusals.push(json!({ "error": "no memory", "reason": "limit" }));
+    bench.restart_host();
+    bench.until("service", Bench::serves).await;
+    assert_eq!(bench.asked(), ["load p", "ready", "load p", "activate p"]);
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ pub enum Work {
     Watch(PackageName, Digest),
     /// Hash every file of it: the host says that one is damaged.
     Examine(PackageName, Digest, Role),
+    /// Tell the host that everything that is to be served is.
+    Ready,
 }
 
 /// What the host, or the store, said to it.
@@ -128,7 +130,7 @@ impl Activation {
         if let Some(package) = surplus {
             return Some(Work::Unload(package.package.clone()));
         }
-        plan.iter().find_map(|effect| match effect {
+        let served = plan.iter().find_map(|effect| match effect {
             Effect::Serve(package, release) if !rests(package) => {
                 let has = self.host.has_settings(&release.digest, &release.settings);
                 match self.host.find(package, &release.digest).map(|found| found.state) {
@@ -139,17 +141,30 @@ impl Activation {
                     _ => Some(Work::Load(package.clone(), release.clone(), Role::Committed)),
                 }
             }
-            Effect::Load(package, release) if self.probed.contains(&release.digest) && !rests(package) => {
-                Some(Work::Load(package.clone(), release.clone(), Role::Trial))
-            }
-            Effect::Activate(package, release) if !rests(package) => {
-                Some(Work::Activate(package.clone(), release.clone(), Role::Trial))
-            }
-            Effect::Watch(package, digest) if now >= self.watched + WATCH => {
-                Some(Work::Watch(package.clone(), *digest))
-            }
             _ => None,
-        })
+        });
+        // What is committed is served, or is known not to be: what is on its way can wait for this.
+        let ready = || {
+            let said = self.host.status().is_none_or(|status| status.ready);
+            (!said && !self.rests.has(&Rest::Ready, now)).then_some(Work::Ready)
+        };
+        let tried = || {
+            plan.iter().find_map(|effect| match effect {
+                Effect::Load(package, release)
+                    if self.probed.contains(&release.digest) && !rests(package) =>
+                {
+                    Some(Work::Load(package.clone(), release.clone(), Role::Trial))
+                }
+                Effect::Activate(package, release) if !rests(package) => {
+                    Some(Work::Activate(package.clone(), release.clone(), Role::Trial))
+                }
+                Effect::Watch(package, digest) if now >= self.watched + WATCH => {
+                    Some(Work::Watch(package.clone(), *digest))
+                }
+                _ => None,
+            })
+        };
+        served.or_else(ready).or_else(tried)
     }
 
     /// Whether the route of this name is about to move to another release: until it has, the one
@@ -197,6 +212,7 @@ impl Activation {
                 }
                 Work::Unload(package) => Answer::Status(client.unload(&package, ROUTE).await),
                 Work::Watch(..) => Answer::Status(client.status(STATUS).await),
+                Work::Ready => Answer::Status(client.ready(STATUS).await),
                 Work::Examine(_, digest, _) => {
                     let examined = tokio::task::spawn_blocking(move || examine(&store, &digest)).await;
                     Answer::Examined(examined.unwrap_or(Ok(0)))

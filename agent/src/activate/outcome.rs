@@ -90,6 +90,19 @@ impl Activation {
                     Ok(())
                 }
             },
+            (Work::Ready, Answer::Status(result)) => {
+                match result {
+                    Ok(status) => {
+                        self.rests.forget(&Rest::Ready);
+                        self.host.said(HostStatus { ready: true, ..status });
+                    }
+                    Err(error) => {
+                        tracing::warn!("{}", chain(&error));
+                        self.rests.begin(Rest::Ready, clock::since_boot());
+                    }
+                }
+                Ok(())
+            }
             (Work::Examine(package, digest, role), Answer::Examined(result)) => match result {
                 Ok(damaged) => self.examined(package, digest, role, damaged),
                 Err(error) => self.endure(&package, error),

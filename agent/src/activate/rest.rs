@@ -17,6 +17,8 @@ pub enum Rest {
     Blob(Digest),
     /// Fetching a package, for want of room; what is committed of it is served meanwhile.
     Fetch(PackageName),
+    /// Telling the host that it has everything.
+    Ready,
 }
 
 /// What rests, and until when.
@@ -50,7 +52,7 @@ impl Rests {
     pub fn keep_blobs(&mut self, wanted: impl Fn(&Digest) -> bool) {
         self.until.retain(|rest, _| match rest {
             Rest::Blob(digest) => wanted(digest),
-            Rest::Package(_) | Rest::Fetch(_) => true,
+            Rest::Package(_) | Rest::Fetch(_) | Rest::Ready => true,
         });
     }
 

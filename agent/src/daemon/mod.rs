@@ -348,6 +348,7 @@ impl Daemon {
             }
             Due::Introduction => {
                 let (image_root, director_root) = root_versions(&self.trust);
+                let (image, director) = self.trust.accepted_versions();
                 let birth = Birth {
                     agent: env!("CARGO_PKG_VERSION").to_owned(),
                     capabilities: Vec::new(),
@@ -357,7 +358,7 @@ impl Daemon {
                     image_root,
                     director_root,
                     nonce: self.nonce.clone(),
-                    accepted: Accepted::default(),
+                    accepted: Accepted { image, director },
                 };
                 self.link.say(Kind::Birth, Body::Birth(birth));
             }

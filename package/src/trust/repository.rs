@@ -51,6 +51,19 @@ pub(super) struct Accepted {
     pub root: Root,
 }
 
+/// The version that a metadata file says it has; 0 for one that says none.
+fn version(file: &[u8]) -> u64 {
+    #[derive(Deserialize)]
+    struct File {
+        signed: Signed,
+    }
+    #[derive(Deserialize)]
+    struct Signed {
+        version: u64,
+    }
+    serde_json::from_slice::<File>(file).map_or(0, |file| file.signed.version)
+}
+
 /// Nothing has expired at this time: stored metadata is loaded for its versions only.
 const BEFORE_EVERYTHING: Timestamp = Timestamp::MIN;
 
@@ -87,6 +100,12 @@ impl Held {
         let root = Metadata::<Root>::from_slice(&self.root)
             .map_err(|source| TrustError::Damaged { repository: which, source })?;
         Ok(root.signed().version)
+    }
+
+    /// Versions of timestamp, snapshot and targets as they are held; 0 where there is none. They were
+    /// verified before they were stored, and are not verified again for this.
+    pub fn versions(&self) -> [u64; 3] {
+        [&self.timestamp, &self.snapshot, &self.targets].map(|held| held.as_deref().map_or(0, version))
     }
 
     /// The ed25519 keys that the held root names for its targets role.

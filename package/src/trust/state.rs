@@ -102,6 +102,12 @@ impl TrustState {
         self.director.root_version(Repository::Director)
     }
 
+    /// Versions of the metadata that were accepted: Image timestamp, snapshot and targets, then the
+    /// Director's; 0 where there is none.
+    pub fn accepted_versions(&self) -> ([u64; 3], [u64; 3]) {
+        (self.image.versions(), self.director.versions())
+    }
+
     /// The ed25519 public keys, 32 bytes each, that speak for the Director's targets role: they also
     /// sign the registry's acknowledgements. Keys of other kinds are left out.
     pub fn director_keys(&self) -> Result<Vec<[u8; 32]>, TrustError> {
