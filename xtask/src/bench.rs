@@ -1,8 +1,10 @@
 //! `cargo xtask bench NAME`: builds the programs in release and runs one bench program of `tests/`.
+//! It fails where a bar of the report does not hold.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::{beside, examples, paths, run};
 
@@ -20,7 +22,23 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
     let program = paths::cargo_target().join("release").join(format!("bench_{name}"));
     let mut bench = run::program(&program);
     bench.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime()).env("SELVEDGE_MODULES", paths::modules());
-    run::loudly(bench.args(arguments))
+    let said = run::aloud(bench.args(arguments))?;
+    judge(said.lines().last().unwrap_or_default())
+}
+
+/// Fails when the report, the last line that a bench prints, has a bar that does not hold.
+fn judge(report: &str) -> Result<()> {
+    let report: Value = serde_json::from_str(report).context("the bench ended without a report")?;
+    let bars = report["bars"].as_array().context("the report has no bars")?;
+    let missed: Vec<String> = bars
+        .iter()
+        .filter(|bar| bar["holds"] != true)
+        .map(|bar| format!("{} is {}, and the limit is {}", bar["name"], bar["value"], bar["limit"]))
+        .collect();
+    if !missed.is_empty() {
+        bail!("a bar does not hold: {}", missed.join("; "));
+    }
+    Ok(())
 }
 
 fn known() -> Result<Vec<String>> {
@@ -35,4 +53,22 @@ fn known() -> Result<Vec<String>> {
         .collect();
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_that_does_not_hold_fails() {
+        let report = |holds| {
+            format!(
+                r#"{{"bars":[{{"name":"a","value":1,"limit":2,"holds":true}},{{"name":"b","value":3,"limit":2,"holds":{holds}}}]}}"#
+            )
+        };
+        assert!(judge(&report("true")).is_ok());
+        assert!(judge(&report("false")).unwrap_err().to_string().contains("\"b\" is 3"));
+        assert!(judge("").is_err());
+        assert!(judge("{}").is_err());
+    }
 }

@@ -45,10 +45,10 @@ enum Command {
         #[arg(long, hide = true)]
         folder: Option<PathBuf>,
     },
-    /// Install what the tests need and run all of them
+    /// Install what the tests need and run all of them, or a part: `stories`
     Test {
-        /// Arguments for `cargo nextest run`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        /// The part, and arguments for `cargo nextest run`
+        #[arg(value_name = "PART | ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
         nextest: Vec<String>,
     },
     /// Check the rules that neither the compiler nor clippy knows

@@ -2,7 +2,7 @@
 //! shows the command line and, where its output was kept from the screen, what it said.
 
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -43,6 +43,25 @@ pub fn loudly(command: &mut Command) -> Result<()> {
         bail!("`{}` ended with {status}", shown(command));
     }
     Ok(())
+}
+
+/// Runs with its output on the terminal as it comes, and gives it back.
+pub fn aloud(command: &mut Command) -> Result<String> {
+    command.stdout(Stdio::piped());
+    let mut child = children::spawn(command)?;
+    let out = child.take_stdout().context("the output is no pipe")?;
+    let mut text = String::new();
+    for line in BufReader::new(out).lines() {
+        let line = line.context("reading what it says")?;
+        let _ = writeln!(io::stdout(), "{line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let status = child.wait(None)?.context("ended without a status")?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", shown(command));
+    }
+    Ok(text)
 }
 
 /// Runs without the terminal; shows what it said only when it failed.

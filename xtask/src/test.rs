@@ -11,8 +11,17 @@ use crate::{beside, clock, examples, paths, run, setup};
 
 const NEXTEST: &str = "0.9.143";
 
-/// Runs all tests, or those that the arguments for nextest name.
+/// Parts of the tests that can be run alone, and nextest's filter for each.
+const PARTS: [(&str, &str); 1] = [("stories", "package(selvedge-tests)")];
+
+/// The names of the parts, for a person.
+pub fn parts() -> String {
+    PARTS.map(|(name, _)| name).join(", ")
+}
+
+/// Runs all tests, or a part, or those that the arguments for nextest name.
 pub fn run(arguments: &[String]) -> Result<()> {
+    let (part, arguments) = split(arguments)?;
     let started = clock::Started::now();
     setup::for_tests()?;
     examples::file_type()?;
@@ -36,11 +45,24 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     command.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime());
     command.env("SELVEDGE_MODULES", paths::modules());
+    command.args(part.map(|filter| ["--filterset", filter]).into_iter().flatten());
     let result = run::loudly(command.args(arguments)).context("the tests failed");
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     let outcome = if result.is_ok() { "passed" } else { "FAILED" };
     run::say(format!("tests {outcome}; set-up, build and tests took {minutes:.1} min"));
     result
+}
+
+/// The filter of the part that the first argument names, if it does, and the rest.
+fn split(arguments: &[String]) -> Result<(Option<&'static str>, &[String])> {
+    let Some((first, rest)) = arguments.split_first() else { return Ok((None, arguments)) };
+    if first.starts_with('-') {
+        return Ok((None, arguments));
+    }
+    let part = PARTS.iter().find(|(name, _)| name == first);
+    let known = || format!("no part of the tests is called `{first}`; there are: {}", parts());
+    let (_, filter) = part.with_context(known)?;
+    Ok((Some(filter), rest))
 }
 
 /// `cargo-nextest`: the person's own, or one that is built into `target/setup/tools`.
@@ -58,4 +80,20 @@ fn nextest() -> Result<PathBuf> {
         })?;
     }
     Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_told_from_arguments() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        assert_eq!(split(&[]).unwrap(), (None, &[][..]));
+        let flags = words(&["-E", "test(x)"]);
+        assert_eq!(split(&flags).unwrap(), (None, &flags[..]));
+        let stories = words(&["stories", "--no-fail-fast"]);
+        assert_eq!(split(&stories).unwrap(), (Some(PARTS[0].1), &stories[1..]));
+        assert!(split(&words(&["storys"])).unwrap_err().to_string().contains("stories"));
+    }
 }
