@@ -13,7 +13,9 @@ use crate::run::{self, say, step};
 use crate::{beside, children, clock, examples, paths};
 
 mod answer;
+mod asking;
 mod stack;
+mod versions;
 
 use stack::Stack;
 
@@ -132,7 +134,11 @@ impl Demo {
 
         say("\nThe target as the registry sees it.");
         self.selvedge(&["targets", DEVICE])?;
-        answers.check()
+        answers.check()?;
+
+        let inference = stack.inference()?;
+        self.tell_of_versions(&inference)?;
+        stack.still_runs()
     }
 
     /// Asks about every sample of the example.
