@@ -18,6 +18,10 @@ fn ends_well_and_leaves_nothing() {
     let log = demo.log();
     assert!(log.contains("left nothing running"), "{log}");
     assert!(log.contains("report.pdf") && !log.contains("DIFFERS"), "{log}");
+    // The second part: a swap that nobody noticed, a refused version, a quarantined one.
+    for line in ["answered by 1.1.0, 0 failed", "acceptance case", "quarantined"] {
+        assert!(log.contains(line), "no `{line}` in {log}");
+    }
     assert_eq!(left_over(dir.path()), Vec::<String>::new());
 }
 

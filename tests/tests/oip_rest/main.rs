@@ -1,6 +1,7 @@
-//! A real host asked over HTTP: real models of every element type, wrong requests, swaps, and how it ends.
+//! A real host asked over HTTP: real models of every element type, wrong requests, crowds, swaps, and how it ends.
 #![allow(clippy::unwrap_used)]
 
+mod crowd;
 mod element_types;
 mod host;
 mod requests;
