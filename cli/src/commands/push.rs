@@ -73,6 +73,6 @@ pub struct Offline<'a> {
 }
 
 /// Makes an enrolment file without a registry.
-pub fn enrol_offline(around: &Surroundings<'_>, offline: &Offline<'_>) -> Result<(), Failure> {
-    crate::push::enrol(around, offline)
+pub async fn enrol_offline(around: &Surroundings<'_>, offline: &Offline<'_>) -> Result<(), Failure> {
+    crate::push::enrol(around, offline).await
 }

@@ -1,17 +1,19 @@
 //! Block transfer: the device pulls numbered blocks of a blob, the registry answers without state.
 //!
-//! `frame` is what travels on `dn/blk`, `answer` the registry's side of a request, `plan` decides
-//! what the device asks for and when, `pace` how much at a time. Nothing here verifies bytes: a
-//! block is a part of a chunk, and a chunk counts only once its digest does.
+//! `frame` is what travels on `dn/blk`, `answer` the registry's side of a request, `bucket` how much
+//! it answers, `plan` decides what the device asks for and when, `pace` how much at a time. Nothing
+//! here verifies bytes: a block is a part of a chunk, and a chunk counts only once its digest does.
 
 mod answer;
 mod bitmap;
+mod bucket;
 mod frame;
 mod pace;
 mod plan;
 
 pub use answer::{Answer, NeedError, answer};
 pub use bitmap::Bitmap;
+pub use bucket::{Bucket, Rate};
 pub use frame::{Frame, FrameError, HEADER, block_frame, header, refusal_frame};
 pub use pace::{FIRST_WINDOW, LARGEST_WINDOW};
 pub use plan::{Event, OPEN_CHUNKS, Plan};

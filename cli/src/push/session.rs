@@ -1,0 +1,552 @@
+//! The conversation with one device, from the connection to its verdict.
+
+use std::time::Duration;
+
+use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Incoming, Options};
+use selvedge_package::Digest;
+use selvedge_package::trust::AssignedPackage;
+use selvedge_protocol::block::{Bucket, Rate};
+use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::message::{Birth, Enrol, Enrolled, Need, Rows, Want};
+use selvedge_protocol::topic::{Direction, Kind, Topic};
+use serde_json::json;
+
+use super::blocks::Blocks;
+use super::director::{self, Claims, Start, Wish, bundle, direct};
+use super::repository::{Device, Image, Repository};
+use super::ring::Ring;
+use super::verdict::{Goal, Verdict, verdict};
+use super::{enrol, reports};
+use crate::clock::{self, Deadline};
+use crate::failure::Failure;
+use crate::output::{Output, bytes};
+use crate::packaging::layout::Layout;
+use crate::progress::Step;
+
+/// Desired states a second: each may be three signatures and two durable files.
+const STATES: Rate = Rate { per_second: 1, burst: 10 };
+/// Other answers a second: enrolments, and acknowledgements of rows.
+const ANSWERS: Rate = Rate { per_second: 50, burst: 200 };
+/// Lines a second that messages of others can cause.
+const NOTES: Rate = Rate { per_second: 1, burst: 20 };
+/// A device that still has an older desired state is told again after this long.
+const AGAIN: Duration = Duration::from_secs(20);
+/// A refusal counts when so much time has passed since the device was last told.
+const GRACE: Duration = Duration::from_secs(10);
+/// A broker that was never reached is given up after this long.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// Bytes of a packet besides the desired state in it: topic, envelope, MQTT's own.
+const ROOM: usize = 1024;
+/// Smallest desired state that is pulled: below that, blocks would cost more than they save.
+const SMALLEST_PULL: usize = 2048;
+/// Largest block that any device takes, in bytes.
+const LARGEST_BLOCK: u32 = 64 << 10;
+/// Longest nonce, agent version, and list of capabilities of a birth.
+const NONCE: usize = 64;
+const AGENT: usize = 64;
+const CAPABILITIES: usize = 32;
+
+/// What a session is made of.
+pub struct Parts<'a> {
+    pub out: Output,
+    pub repository: &'a Repository,
+    pub ring: &'a Ring,
+    pub image: Image,
+    pub device: Device,
+    pub start: Start,
+    pub goal: Goal,
+    pub assignments: Vec<AssignedPackage>,
+    pub layout: &'a Layout,
+    pub take_over: bool,
+    /// Everything is to be signed again, once: the roots have changed.
+    pub always: bool,
+    pub deadline: Deadline,
+}
+
+/// One device, one broker.
+pub struct Session<'a> {
+    parts: Parts<'a>,
+    blocks: Blocks,
+    step: Step,
+    handle: Option<Handle>,
+    maximum_packet: u32,
+    /// For envelopes, and to tell our own from another Director's.
+    epoch: u64,
+    sequence: u64,
+    birth: Option<(u64, Birth)>,
+    heard: bool,
+    connected: bool,
+    unreachable: Option<String>,
+    told: Bucket,
+    told_at: Option<Duration>,
+    answers: Bucket,
+    notes: Bucket,
+    /// Whether a state was reported since the start.
+    reported: bool,
+    /// Whether everything was signed above what others may have signed: that is done once.
+    above: bool,
+    rival: bool,
+    disbelieved: bool,
+    /// A sequence of another Director, by the device's unsigned word.
+    claimed: Option<u64>,
+    shown: String,
+    text: String,
+}
+
+impl<'a> Session<'a> {
+    /// Ready to run.
+    pub fn new(parts: Parts<'a>) -> Self {
+        let Goal { package, release, .. } = &parts.goal;
+        let step =
+            Step::begin(parts.out, &format!("pushing {package} r{release} to {}", parts.device.device));
+        let now = parts.deadline.elapsed();
+        Self {
+            blocks: Blocks::of(parts.layout, now),
+            step,
+            handle: None,
+            maximum_packet: LARGEST_BLOCK,
+            epoch: rand::random::<u64>() >> 1,
+            sequence: 0,
+            birth: None,
+            heard: false,
+            connected: false,
+            unreachable: None,
+            told: Bucket::new(STATES, now),
+            told_at: None,
+            answers: Bucket::new(ANSWERS, now),
+            notes: Bucket::new(NOTES, now),
+            reported: false,
+            above: false,
+            rival: false,
+            disbelieved: false,
+            claimed: None,
+            text: "nothing happened".to_owned(),
+            shown: String::new(),
+            parts,
+        }
+    }
+
+    /// Talks until the device serves the package, or it is clear that it will not.
+    pub async fn run(mut self, broker: &BrokerAddress) -> Result<(), Failure> {
+        let device = &self.parts.device.device;
+        let name = format!("selvedge-push-{:08x}", rand::random::<u32>());
+        let mut options = Options::new(broker.clone(), name);
+        // `Want` shows whether somebody else directs the device too.
+        options.subscriptions =
+            [Kind::Birth, Kind::Heartbeat, Kind::State, Kind::Need, Kind::Enrol, Kind::Want]
+                .into_iter()
+                .map(|kind| (Topic::new(device.clone(), kind).to_string(), kind.qos()))
+                .collect();
+        let (handle, mut inbox) = Client::start(options).map_err(|source| Failure::Internal {
+            what: "the MQTT client cannot be started",
+            source: source.into(),
+        })?;
+        self.handle = Some(handle.clone());
+        let ended = self.talk(&mut inbox, broker).await;
+        // What waits is sent, within the two seconds that the client takes at most.
+        handle.close();
+        while inbox.recv().await.is_some() {}
+        ended?;
+        self.tell_success();
+        Ok(())
+    }
+
+    async fn talk(&mut self, inbox: &mut Inbox, broker: &BrokerAddress) -> Result<(), Failure> {
+        loop {
+            let pause = self.parts.deadline.cut(TICK);
+            let incoming = tokio::time::timeout(pause, inbox.recv()).await;
+            match incoming {
+                Ok(Some(incoming)) => self.incoming(incoming)?,
+                Ok(None) => {
+                    return Err(Failure::Internal {
+                        what: "the MQTT client ended",
+                        source: "by itself".into(),
+                    });
+                }
+                Err(_) => {}
+            }
+            let now = self.now();
+            if let Some(why) = self.unreachable.as_ref().filter(|_| now >= CONNECT) {
+                return Err(Failure::Unreachable {
+                    who: "the broker",
+                    address: broker.to_string(),
+                    source: why.clone().into(),
+                    advice: "check --broker, and that the broker runs".to_owned(),
+                });
+            }
+            if self.judge(now)? {
+                return Ok(());
+            }
+            if self.parts.deadline.passed() {
+                return Err(self.late());
+            }
+        }
+    }
+
+    fn incoming(&mut self, incoming: Incoming) -> Result<(), Failure> {
+        match incoming {
+            Incoming::Connected { maximum_packet, .. } => {
+                self.maximum_packet = maximum_packet;
+                self.connected = true;
+                self.unreachable = None;
+                // It may have been there all the while: then it gives no birth.
+                self.tell()
+            }
+            Incoming::Disconnected { why, .. } => {
+                if self.connected {
+                    self.note(&format!("no connection to the broker: {why}"));
+                } else {
+                    self.unreachable = Some(why);
+                }
+                Ok(())
+            }
+            Incoming::Refused { filter } => Err(Failure::refused(
+                format!("the broker does not let this program hear {filter}"),
+                "let the broker's rules allow it to read `up/#` and to write `dn/#` of the device",
+            )),
+            Incoming::Dropped { topic, size } => {
+                self.note(&format!("a message of {size} bytes on {topic} is too large for the broker"));
+                Ok(())
+            }
+            Incoming::Message { topic, payload } => {
+                let Ok(topic) = Topic::parse(&topic) else { return Ok(()) };
+                if topic.device != self.parts.device.device {
+                    return Ok(());
+                }
+                match Envelope::decode(&payload) {
+                    Ok(envelope) => self.message(topic.kind, envelope),
+                    Err(error) => {
+                        self.note(&format!("a message is not read: {error}"));
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, kind: Kind, envelope: Envelope) -> Result<(), Failure> {
+        if kind.direction() == Direction::Down {
+            if envelope.epoch != self.epoch && !std::mem::replace(&mut self.rival, true) {
+                self.step.note(&format!(
+                    "{} is also told by somebody else what to run (a registry on this broker?); \
+                     only one Director can direct a device",
+                    self.parts.device.device
+                ));
+            }
+            return Ok(());
+        }
+        match (kind, envelope.body) {
+            (Kind::Birth, Body::Birth(birth)) => self.birth(envelope.epoch, birth),
+            (Kind::Heartbeat, Body::Heartbeat(heartbeat)) => {
+                self.heard = true;
+                let waited = self.told_at.is_none_or(|at| self.now() >= at + AGAIN);
+                if waited && heartbeat.desired < self.parts.device.sequence { self.tell() } else { Ok(()) }
+            }
+            (Kind::Need, Body::Need(need)) => self.need(&need),
+            (Kind::State, Body::State(rows)) => self.state(&rows),
+            (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(&enrol),
+            _ => Ok(()),
+        }
+    }
+
+    fn birth(&mut self, epoch: u64, birth: Birth) -> Result<(), Failure> {
+        let capabilities = birth.capabilities.iter().all(|word| word.len() <= AGENT);
+        if birth.nonce.len() > NONCE
+            || birth.agent.len() > AGENT
+            || birth.capabilities.len() > CAPABILITIES
+            || !capabilities
+        {
+            self.note("a birth is out of bounds and dropped");
+            return Ok(());
+        }
+        // Only what signed rows have proved makes an older birth a late copy.
+        if epoch < self.parts.device.epoch {
+            return Ok(());
+        }
+        self.heard = true;
+        self.birth = Some((epoch, birth));
+        self.tell()
+    }
+
+    /// Signs what is due and publishes it, no faster than the bucket allows: a heartbeat shows when
+    /// it has to be said again.
+    fn tell(&mut self) -> Result<(), Failure> {
+        let now = self.now();
+        if self.told.take(1, now).is_err() {
+            return Ok(());
+        }
+        let mut claims = self.claims();
+        if claims.sequence > self.parts.device.sequence && !self.parts.take_over {
+            // Anyone could say so in its name. What the device signs will prove it, or the time will.
+            if self.claimed.is_none() {
+                let failure = self.overruled(claims.sequence);
+                self.step.note(&format!("{failure}; {}", failure.advice().unwrap_or_default()));
+            }
+            self.claimed = Some(std::mem::take(&mut claims.sequence));
+        }
+        // A device that another Director has directed may know our numbers with other contents.
+        let above = self.parts.take_over && self.birth.is_some() && !std::mem::replace(&mut self.above, true);
+        self.sign_and_publish(claims, above, now)
+    }
+
+    fn sign_and_publish(&mut self, claims: Claims, above: bool, now: Duration) -> Result<(), Failure> {
+        let (nonce, largest) = match &self.birth {
+            Some((_, birth)) => (birth.nonce.clone(), birth.largest_block.min(LARGEST_BLOCK)),
+            None => (hex::decode(&self.parts.device.nonce).unwrap_or_default(), LARGEST_BLOCK),
+        };
+        let Parts { image, device, ring, repository, assignments, always, .. } = &mut self.parts;
+        let wish = Wish { assignments, nonce: &nonce, claims, above, always: std::mem::take(always) };
+        let (image_changed, device_changed) = direct(image, device, ring, &wish, clock::now())?;
+        let bytes = bundle(image, device, clock::now())?;
+        if image_changed {
+            repository.keep_image(image)?;
+        }
+        if device_changed {
+            repository.keep_device(device)?;
+        }
+        let packet = usize::try_from(self.maximum_packet).unwrap_or(usize::MAX).saturating_sub(ROOM);
+        let most = (largest as usize).min(packet).max(SMALLEST_PULL);
+        let want = if bytes.len() <= most {
+            Want::Inline(bytes)
+        } else {
+            let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
+            self.blocks.offer(digest, bytes);
+            Want::Pull { digest, size }
+        };
+        self.told_at = Some(now);
+        self.send(Kind::Want, Body::Want(want));
+        Ok(())
+    }
+
+    /// What the device says that it has accepted, as far as that is believed.
+    fn claims(&mut self) -> Claims {
+        let Some((_, birth)) = &self.birth else { return Claims::default() };
+        match self.parts.start.believe(birth) {
+            Ok(claims) => claims,
+            Err(number) => {
+                if !std::mem::replace(&mut self.disbelieved, true) {
+                    let device = &self.parts.device.device;
+                    self.step.note(&format!(
+                        "{device} says that it has accepted version {number}, which is more than {} above what is \
+                         known here: not believed",
+                        director::LEAP
+                    ));
+                }
+                Claims::default()
+            }
+        }
+    }
+
+    fn need(&mut self, need: &Need) -> Result<(), Failure> {
+        self.heard = true;
+        let known = self.parts.device.public_key.is_some();
+        let now = self.now();
+        let topic = Topic::new(self.parts.device.device.clone(), Kind::Block).to_string();
+        for frame in self.blocks.answer(need, known, now)? {
+            let Some(handle) = &self.handle else { break };
+            // A full queue loses the rest: the device's bitmap asks for it again.
+            if handle.publish(&topic, Kind::Block.qos(), frame).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&mut self, rows: &Rows) -> Result<(), Failure> {
+        if self.answers.take(1, self.now()).is_err() {
+            return Ok(());
+        }
+        let Parts { device, repository, ring, .. } = &mut self.parts;
+        let epoch = device.epoch;
+        let taken = reports::take(device, rows);
+        reports::keep_events(repository, &device.device, &taken.events)?;
+        if taken.state || !taken.events.is_empty() || device.epoch != epoch {
+            repository.keep_device(device)?;
+        }
+        if !taken.rows.is_empty() {
+            self.heard = true;
+            let ack = reports::acknowledge(&ring.online, &device.device, taken.rows)?;
+            self.send(Kind::Ack, Body::Ack(ack));
+        }
+        self.reported |= taken.state;
+        for note in &taken.notes {
+            self.note(note);
+        }
+        for event in &taken.events {
+            self.note(&format!("{}: {}", event.kind, event.what));
+        }
+        Ok(())
+    }
+
+    fn enrol(&mut self, enrol: &Enrol) -> Result<(), Failure> {
+        if self.answers.take(1, self.now()).is_err() {
+            return Ok(());
+        }
+        let (answer, changed) = enrol::register(&mut self.parts.device, enrol);
+        match &answer {
+            Enrolled::Accepted => {
+                self.heard = true;
+                if changed {
+                    self.parts.repository.keep_device(&self.parts.device)?;
+                    self.note("it has enrolled");
+                }
+            }
+            Enrolled::Refused(why) => self.note(&format!("an enrolment is refused: {why}")),
+        }
+        self.send(Kind::Enrolled, Body::Enrolled(answer));
+        Ok(())
+    }
+
+    /// Whether the device serves what was pushed; an error where it will not.
+    fn judge(&mut self, now: Duration) -> Result<bool, Failure> {
+        if self.told_at.is_none() {
+            self.show("waiting for the broker", 0);
+            return Ok(false);
+        }
+        let device = &self.parts.device;
+        let named = format!("{} r{}", self.parts.goal.package, self.parts.goal.release);
+        match verdict(&self.parts.goal, device.sequence, device.state.as_ref()) {
+            Verdict::Running => return Ok(true),
+            Verdict::Failed(why) => {
+                return Err(Failure::refused(
+                    format!("{} did not keep {named}: {why}", device.device),
+                    "what ran before still runs; correct the package and push it with a larger release counter",
+                ));
+            }
+            Verdict::Overruled(sequence) => {
+                if !self.parts.take_over {
+                    return Err(self.overruled(sequence));
+                }
+                self.show("it has not said yet what it has accepted", 0);
+            }
+            Verdict::Refused(why) if self.reported => {
+                let waited = self.told_at.is_some_and(|at| now >= at + GRACE);
+                if !self.above {
+                    // Numbers that were used before with other contents: a lost or forked memory.
+                    self.above = true;
+                    self.step.note(&format!(
+                        "{} refuses ({why}); signing above all that it may know",
+                        device.device
+                    ));
+                    let claims = self.claims();
+                    self.sign_and_publish(claims, true, now)?;
+                } else if waited {
+                    return Err(Failure::Untrusted {
+                        what: format!("{} refuses what it was sent: {why}", device.device),
+                        advice:
+                            "what ran before still runs; check that it was enrolled with the roots of --keys"
+                                .to_owned(),
+                        source: None,
+                    });
+                }
+            }
+            Verdict::Refused(_) => self.show("it has not accepted that yet", 0),
+            Verdict::Waiting(text, tenths) => {
+                let (text, tenths) = self.in_words(text, tenths);
+                self.show(&text, tenths);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Blocks that were sent tell more than a report of five seconds ago.
+    fn in_words(&self, text: String, tenths: u64) -> (String, u64) {
+        let (sent, size) = (self.blocks.sent, self.parts.goal.size);
+        if !self.heard {
+            return ("it was not heard yet".to_owned(), 0);
+        }
+        if self.parts.device.public_key.is_none() {
+            return ("it has not enrolled yet".to_owned(), 0);
+        }
+        if sent > 0 && !matches!(text.as_str(), "staged" | "trial") && !text.starts_with("committed") {
+            let tenths = sent.min(size).saturating_mul(10).checked_div(size).unwrap_or(0);
+            return (format!("fetching, {} of {} sent", bytes(sent.min(size)), bytes(size)), tenths);
+        }
+        (text, tenths)
+    }
+
+    /// Without a terminal every byte would be a line: there it is one a stage and a tenth.
+    fn show(&mut self, text: &str, tenths: u64) {
+        text.clone_into(&mut self.text);
+        let key = if self.parts.out.is_watched() {
+            text.to_owned()
+        } else {
+            format!("{} {tenths}", text.split(',').next().unwrap_or_default())
+        };
+        if key != self.shown {
+            self.shown = key;
+            let Goal { package, release, .. } = &self.parts.goal;
+            self.step.say(&format!("{}: {package} r{release}: {text}", self.parts.device.device));
+        }
+    }
+
+    /// A line that others can cause: not faster than people read.
+    fn note(&mut self, text: &str) {
+        if self.notes.take(1, self.now()).is_ok() {
+            let text: String = text.chars().take(1000).collect();
+            self.step.note(&format!("{}: {text}", self.parts.device.device));
+        }
+    }
+
+    fn tell_success(&self) {
+        let Goal { package, version, release, digest, .. } = &self.parts.goal;
+        let device = &self.parts.device;
+        self.parts.out.value(&json!({
+            "target": device.device, "package": package, "version": version, "release": release,
+            "digest": digest, "sequence": device.sequence, "sent_bytes": self.blocks.sent, "state": device.state,
+        }));
+        self.parts.out.line(format!("{} serves {package} {version} (r{release})", device.device));
+    }
+
+    fn overruled(&self, sequence: u64) -> Failure {
+        Failure::Conflict {
+            what: format!(
+                "another Director directs {}: it has accepted sequence {sequence}, the last one from here is {}",
+                self.parts.device.device, self.parts.device.sequence
+            ),
+            advice:
+                "use the --repository of the earlier pushes; or say --take-over: what the other assigned is \
+                     replaced, and it cannot direct the device any more"
+                    .to_owned(),
+        }
+    }
+
+    fn late(&self) -> Failure {
+        if let Some(sequence) = self.claimed.filter(|&claimed| claimed > self.parts.device.sequence) {
+            return self.overruled(sequence);
+        }
+        let Goal { package, release, .. } = &self.parts.goal;
+        Failure::TimedOut {
+            what: format!("{package} r{release} on {} ({})", self.parts.device.device, self.text),
+            allowed: self.parts.deadline.allowed(),
+            advice: "run the command again: what has arrived is not sent again. Check that the device's agent runs and \
+                     is connected to this broker"
+                .to_owned(),
+        }
+    }
+
+    fn send(&mut self, kind: Kind, body: Body) {
+        self.sequence += 1;
+        let envelope = Envelope {
+            id: self.sequence,
+            epoch: self.epoch,
+            sequence: self.sequence,
+            at_ms: clock::now().as_millisecond(),
+            body,
+        };
+        let topic = Topic::new(self.parts.device.device.clone(), kind).to_string();
+        let published = envelope.encode().map_err(|error| error.to_string()).and_then(|payload| {
+            let Some(handle) = &self.handle else { return Ok(()) };
+            handle.publish(&topic, kind.qos(), payload).map_err(|error| error.to_string())
+        });
+        if let Err(why) = published {
+            self.note(&format!("a message was not sent: {why}"));
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.parts.deadline.elapsed()
+    }
+}
