@@ -88,7 +88,9 @@ fn fixed<T: Element>(lexer: &mut Lexer<'_>, datatype: Datatype, shape: &[u64], c
     let expected = count.min(lexer.left() / 2 + 1);
     let mut data = Vec::with_capacity(expected * size_of::<T::Bytes>());
     walk(lexer, shape, count, |lexer| {
-        data.extend_from_slice(T::read(lexer)?.to_bytes().as_ref());
+        let index = data.len() / size_of::<T::Bytes>();
+        let element = T::read(lexer).map_err(|error| error.of_element(index))?;
+        data.extend_from_slice(element.to_bytes().as_ref());
         Ok(())
     })?;
     Ok(Tensor::fixed(datatype, shape, data))
@@ -104,16 +106,18 @@ fn strings(
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     walk(lexer, shape, count, |lexer| {
         let at = lexer.clone();
-        let text = lexer.string()?;
+        let index = ends.len();
+        let wrong = |problem: String| at.error(problem).of_element(index);
+        let text = lexer.string().map_err(|error| error.of_element(index))?;
         match encoding {
             Encoding::Text => bytes.extend_from_slice(text.as_bytes()),
             Encoding::Base64 => BASE64
                 .decode_vec(&*text, &mut bytes)
-                .map_err(|error| at.error(format!("not base64: {error}")))?,
+                .map_err(|error| wrong(format!("not base64: {error}")))?,
         }
         ends.push(bytes.len());
         if bytes.len() + ends.len() * size_of::<usize>() > limit {
-            return Err(at.error(format!("larger than the package's limit of {limit} bytes")));
+            return Err(wrong(format!("larger than the package's limit of {limit} bytes")));
         }
         Ok(())
     })?;
@@ -301,7 +305,8 @@ mod tests {
         check("[1,2", &[2], Err("expected `,` or `]`, found the end"));
         check("{}", &[1], Err("expected an array, found `{`"));
         check("\"AQ==\"", &[1], Err("expected an array, found `\\\"`"));
-        check("[1,null]", &[2], Err("expected a number, found `n`"));
+        check("[1,null]", &[2], Err("element 1: expected a number, found `n`"));
+        check("[[1,2],[3,128]]", &[2, 2], Err("element 3: 128 does not fit INT8"));
     }
 
     #[test]
@@ -337,9 +342,9 @@ mod tests {
         };
         check(r#"["grün","","\u0000"]"#, Encoding::Text, Ok(&["grün".as_bytes(), b"", b"\0"]));
         check(r#"["/wA=",""]"#, Encoding::Base64, Ok(&[&[0xff, 0], b""]));
-        check(r#"["/wA"]"#, Encoding::Base64, Err("not base64"));
-        check(r#"["%"]"#, Encoding::Base64, Err("not base64"));
-        check("[1]", Encoding::Text, Err("expected a string"));
+        check(r#"["/wA"]"#, Encoding::Base64, Err("element 0: not base64"));
+        check(r#"["%"]"#, Encoding::Base64, Err("element 0: not base64"));
+        check("[1]", Encoding::Text, Err("element 0: expected a string"));
     }
 
     #[test]

@@ -21,6 +21,14 @@ pub struct JsonError {
     pub problem: String,
 }
 
+impl JsonError {
+    /// As the error of an element of a tensor, by its place, row-major.
+    #[cold]
+    pub fn of_element(self, index: usize) -> Self {
+        Self { at: self.at, problem: format!("element {index}: {}", self.problem) }
+    }
+}
+
 /// A number as it stands in the text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number<'a> {

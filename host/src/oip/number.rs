@@ -1,7 +1,8 @@
 //! Elements of fixed size from their JSON form, and back: what fits which type.
 //!
 //! Integers take digits only (`1.0` and `1e3` are refused), within the range of their type. Floating
-//! point takes every number that does not become infinite by rounding, and the three words of
+//! point takes every number that does not become infinite by rounding to the nearest value of its type
+//! (FP16 and BF16 by way of FP64, the same on every machine), and the three words of
 //! [`NOT_FINITE`], bare or as strings. BOOL takes `true` and `false`.
 
 use half::{bf16, f16};
@@ -103,8 +104,21 @@ macro_rules! float {
 }
 float!(f32, |digits| digits.parse().ok());
 float!(f64, |digits| digits.parse().ok());
-float!(f16, |digits| digits.parse().ok().map(f16::from_f64));
-float!(bf16, |digits| digits.parse().ok().map(bf16::from_f64));
+float!(f16, |digits| digits.parse().ok().map(|value| f16::from_f32(to_odd(value))));
+float!(bf16, |digits| digits.parse().ok().map(|value| bf16::from_f32(to_odd(value))));
+
+/// Rounds to odd: what lies between two FP32 values becomes the one of them whose last bit is set, so
+/// that it is on the right side of every tie when it is rounded once more. (`half` itself drops the
+/// lower bits of an FP64, or rounds twice, depending on the machine.)
+fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    if !nearest.is_finite() || f64::from(nearest) == value {
+        return nearest;
+    }
+    // Nearest is not zero where it lies further out than the value.
+    let further_out = f64::from(nearest).abs() > value.abs();
+    f32::from_bits((nearest.to_bits() - u32::from(further_out)) | 1)
+}
 
 /// A floating-point type.
 trait Real: Copy {
@@ -263,6 +277,36 @@ mod tests {
         check("0.1", Ok(f16::from_f32(0.1)));
         check("3e38", Ok(bf16::from_f64(3e38)));
         check::<bf16>("3.4e38", Err("3.4e38 does not fit BF16"));
+    }
+
+    #[test]
+    fn rounding_to_half_a_float_happens_once() {
+        // Between 1 and its neighbour, a hair over the tie: rounded twice it would fall on it.
+        check("1.000488281250001", Ok(f16::from_bits(0x3c01)));
+        check("1.00048828125", Ok(f16::ONE));
+        check("1.000488281249999", Ok(f16::ONE));
+        check("1.003906250000001", Ok(bf16::from_bits(0x3f81)));
+        check("1.00390625", Ok(bf16::ONE));
+        check("6.0e-8", Ok(f16::from_bits(1)));
+        check("2.9e-8", Ok(f16::from_bits(0)));
+        check("-1e-300", Ok(f16::NEG_ZERO));
+        check::<f16>("65519.99", Ok(f16::MAX));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn half_floats_are_the_nearest(bits in 0_u16..0x7bff, part in 0.0..=1.0_f64, negative: bool) {
+            let (low, high) = (f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
+            let value = low + (high - low) * part;
+            let expected = match (value - low).total_cmp(&(high - value)) {
+                std::cmp::Ordering::Less => bits,
+                std::cmp::Ordering::Greater => bits + 1,
+                std::cmp::Ordering::Equal => bits + bits % 2,
+            };
+            let sign = if negative { "-" } else { "" };
+            let read = f16::read(&mut Lexer::new(&format!("{sign}{value:e}"))).unwrap();
+            proptest::prop_assert_eq!(read.to_bits(), expected | u16::from(negative) << 15);
+        }
     }
 
     #[test]

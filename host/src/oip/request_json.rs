@@ -194,7 +194,7 @@ mod tests {
         check_input(r#"{"name":"x","shape":1}"#, "expected an array");
         check_input(
             r#"{"name":"x","datatype":"UINT8","shape":[2],"data":[1,300]}"#,
-            "input 0 (`x`): 300 does not fit UINT8, at byte ",
+            "input 0 (`x`): element 1: 300 does not fit UINT8, at byte ",
         );
         check_input(r#"{"name":"x","file":"a","datatype":"INT8","shape":[1]}"#, "`data` is missing");
         check_input(

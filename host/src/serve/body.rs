@@ -25,7 +25,7 @@ const SWALLOWING: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Semaphore>);
 
-/// Memory held by one request.
+/// Memory held by one request, and then by its answer until the client has taken it.
 #[derive(Debug)]
 pub struct Reserved(OwnedSemaphorePermit);
 
@@ -43,6 +43,21 @@ impl Budget {
 }
 
 impl Reserved {
+    /// Holds an answer, for as long as any of it is to be written.
+    pub fn hold(mut self, budget: &Budget, answer: Vec<u8>) -> Result<Bytes, Failure> {
+        struct Held {
+            answer: Vec<u8>,
+            _reserved: Reserved,
+        }
+        impl AsRef<[u8]> for Held {
+            fn as_ref(&self) -> &[u8] {
+                &self.answer
+            }
+        }
+        self.grow(budget, answer.len())?;
+        Ok(Bytes::from_owner(Held { answer, _reserved: self }))
+    }
+
     /// Grows to `bytes` in all.
     fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
         let held = self.0.num_permits() * PIECE;
@@ -167,6 +182,18 @@ mod tests {
         drop(held);
         assert!(check(&[big], 1 << 20, &budget).await.is_ok());
         assert!(budget.reserve(1 << 20).is_ok(), "everything was given back");
+    }
+
+    #[test]
+    fn an_answer_is_held_until_it_is_taken() {
+        let budget = Budget::new(1);
+        let held = budget.reserve(1).unwrap().hold(&budget, vec![7; 600 << 10]).unwrap();
+        let later = held.slice(1000..);
+        drop(held);
+        let reserved = budget.reserve(1).unwrap();
+        assert!(matches!(reserved.hold(&budget, vec![7; 600 << 10]), Err(Failure::Memory)));
+        drop(later);
+        assert!(budget.reserve(1 << 20).is_ok());
     }
 
     #[tokio::test]

@@ -1,31 +1,52 @@
-//! Connections: a bounded number of them, HTTP/1.1, and an end that waits for answers on their way.
+//! Connections: HTTP/1.1 on a bounded number of them, and an end that waits for answers on their way.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::failure::Failure;
+use super::seats::{Notes, Seat, Seats};
+use super::stream::Stream;
+
+/// Largest head of a request in bytes; [`super::stream`] says it to people.
+const MOST_HEAD: usize = 32 << 10;
+
+/// Bytes of one connection that hyper holds.
+const MOST_BUFFERED: usize = 128 << 10;
+
+/// What is read and thrown away after a refusal, and the longest time for that.
+const LINGERED: usize = 4 << 20;
+const LINGERING: Duration = Duration::from_secs(2);
+
+/// Longest time until the next try to accept.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// Bounds of one listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Open connections; stops a client that only connects.
+    /// Open connections; stops a client that only connects. One more closes whichever has kept the
+    /// server waiting longest.
     pub connections: usize,
     /// Time for the head of a request, idle time before it included; stops one that trickles.
     pub head: Duration,
+    /// Time for a client to take an answer; stops one that does not read.
+    pub answer: Duration,
 }
 
 /// A socket that gives connections.
@@ -59,33 +80,30 @@ impl Listener for UnixListener {
 /// Serves until `stop` becomes true; then closes the listener, ends idle connections and waits for
 /// the others to finish what they are at.
 pub async fn serve<L: Listener>(listener: L, router: Router, limits: Limits, stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let seats = Seats::new(limits.connections);
     let mut connections = JoinSet::new();
     let mut stopped = stop.clone();
-    let accept = async || {
-        let place = Arc::clone(&places).acquire_owned().await;
-        (place, listener.next().await)
+    let accept = async || match listener.next().await {
+        Ok(stream) => Ok((stream, seats.take().await)),
+        Err(error) => Err(error),
     };
     loop {
         let stop_asked = async { drop(stopped.wait_for(|stop| *stop).await) };
-        let (place, stream) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             () = stop_asked => break,
             accepted = accept() => accepted,
         };
         while connections.try_join_next().is_some() {}
-        match stream {
-            Ok(stream) => {
-                let one = connection(stream, router.clone(), limits, stop.clone());
-                connections.spawn(async move {
-                    one.await;
-                    drop(place);
-                });
+        match accepted {
+            Ok((stream, seat)) => {
+                connections.spawn(connection(stream, seat, router.clone(), limits, stop.clone()));
             }
             Err(error) => {
                 // Out of descriptors, or a client that went away: neither ends the server.
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                let again = seats.make_room().min(ACCEPT_AGAIN);
+                tokio::time::sleep(again).await;
             }
         }
     }
@@ -93,40 +111,112 @@ pub async fn serve<L: Listener>(listener: L, router: Router, limits: Limits, sto
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection<S>(stream: S, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
+async fn connection<S>(stream: S, seat: Seat, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let inner = TowerToHyperService::new(router);
+    let notes = seat.notes();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let request = request.map(|body| Arriving::new(body, notes.clone()));
         let answering = AssertUnwindSafe(inner.call(request)).catch_unwind();
+        let notes = notes.clone();
         async move {
-            match answering.await {
+            let response = match answering.await {
                 Ok(response) => response,
                 // The panic has been printed; the connection and the others live on.
                 Err(_) => Ok::<Response, std::convert::Infallible>(Failure::Panic.into_response()),
-            }
+            };
+            notes.waiting();
+            response
         }
     });
-    let serving = http1::Builder::new()
+    let mut serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(serving);
-    // The guard of the watched value must not live over an await.
-    let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
-    let ended = tokio::select! {
-        result = serving.as_mut() => Some(result),
-        () = stopped => None,
-    };
-    let result = match ended {
-        Some(result) => result,
-        None => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
+        .max_header_size(MOST_HEAD)
+        .max_buf_size(MOST_BUFFERED)
+        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer)), service);
+    let (mut stopping, mut ended) = (false, None);
+    while ended.is_none() {
+        // The guard of the watched value must not live over an await.
+        let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+        tokio::select! {
+            result = &mut serving => ended = Some(result),
+            () = stopped, if !stopping => {
+                Pin::new(&mut serving).graceful_shutdown();
+                stopping = true;
+            }
+            () = seat.asked_to_leave() => {
+                tracing::debug!("a connection was closed for another one");
+                return;
+            }
+        }
+    }
+    if let Some(Err(error)) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+    let stream = serving.into_parts().io.into_inner();
+    if stream.refused() {
+        // With bytes unread the system would tell the client of a reset, and not of the refusal.
+        tokio::select! {
+            () = linger(stream.into_inner()) => {}
+            () = seat.asked_to_leave() => {}
+        }
+    }
+}
+
+/// Reads what a client still sends, within bounds.
+async fn linger(mut stream: impl AsyncRead + Unpin) {
+    let mut buffer = [0; 4096];
+    let mut left = LINGERED;
+    let all = async {
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            match left.checked_sub(count) {
+                Some(rest) => left = rest,
+                None => break,
+            }
         }
     };
-    if let Err(error) = result {
-        tracing::debug!(%error, "a connection ended early");
+    // Whether it ended or not, the connection is closed next.
+    drop(tokio::time::timeout(LINGERING, all).await);
+}
+
+/// A request's body; tells when all of it is here.
+struct Arriving {
+    body: Incoming,
+    notes: Notes,
+}
+
+impl Arriving {
+    fn new(body: Incoming, notes: Notes) -> Self {
+        if body.is_end_stream() {
+            notes.working();
+        }
+        Self { body, notes }
+    }
+}
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.notes.working();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
     }
 }

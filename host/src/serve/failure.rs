@@ -1,6 +1,7 @@
 //! Everything that keeps a request from its answer, and the status code of each. The one table; the
 //! same table for people is in `docs/oip.md`.
 
+use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -116,14 +117,14 @@ impl Failure {
 }
 
 #[derive(Serialize)]
-struct Body {
+struct Words {
     error: String,
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = self.status();
-        let mut response = json(status, &Body { error: self.to_string() });
+        let mut response = json(status, &Words { error: self.to_string() });
         if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -143,7 +144,7 @@ pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
 }
 
 /// An answer that is JSON already.
-pub fn json_text(status: StatusCode, text: Vec<u8>) -> Response {
+pub fn json_text(status: StatusCode, text: impl Into<Body>) -> Response {
     let mut response = Response::new(text.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

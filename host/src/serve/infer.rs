@@ -47,9 +47,8 @@ pub async fn infer(
     } else {
         request_json::parse(&text, &limits)?
     };
-    let response = answer(&model, request, start).await;
-    drop(reserved);
-    response
+    let text = answer(&model, request, start).await?;
+    Ok(failure::json_text(StatusCode::OK, reserved.hold(&serving.budget, text)?))
 }
 
 /// `POST …/raw`: the body is the only element of the only input.
@@ -69,9 +68,8 @@ pub async fn raw(
     let (bytes, reserved) = body::read(&parts.headers, body, limit, &serving.budget, BODY_TIME).await?;
     let start = clock::now();
     let inputs = check::raw(&model.manifest().inputs, bytes)?;
-    let response = answer(&model, InferRequest { inputs, ..InferRequest::default() }, start).await;
-    drop(reserved);
-    response
+    let text = answer(&model, InferRequest { inputs, ..InferRequest::default() }, start).await?;
+    Ok(failure::json_text(StatusCode::OK, reserved.hold(&serving.budget, text)?))
 }
 
 /// What refuses a request before its body is read.
@@ -122,7 +120,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), Failure> {
 }
 
 /// Asks the model and writes its answer, whatever the request was written in.
-async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<Response, Failure> {
+async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<Vec<u8>, Failure> {
     let manifest = model.manifest();
     check::inputs(&manifest.inputs, &request.inputs)?;
     check::outputs(&manifest.outputs, &request.outputs)?;
@@ -145,7 +143,7 @@ async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<R
         parameters: model.provenance.clone(),
         outputs: outputs?,
     };
-    Ok(failure::json_text(StatusCode::OK, answer_json::write(&answer)))
+    Ok(answer_json::write(&answer))
 }
 
 async fn predict(

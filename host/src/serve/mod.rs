@@ -1,8 +1,8 @@
 //! Serving: packages under their names, and the Open Inference Protocol over HTTP in front of them.
 //!
 //! `table` routes names and versions to packages and swaps them, `served` counts and bounds what one
-//! package is asked, `routes` and `infer` are the protocol's paths, `listen` and `connection` the
-//! sockets. A request is refused here before it costs anything: by size, by count, by time.
+//! package is asked, `routes` and `infer` are the protocol's paths, `listen`, `connection`, `seats` and
+//! `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
 
 pub mod body;
 pub mod connection;
@@ -15,8 +15,10 @@ pub mod listen;
 pub mod locate;
 pub mod predictor;
 pub mod routes;
+pub mod seats;
 pub mod served;
 pub mod server;
+pub mod stream;
 pub mod table;
 #[cfg(test)]
 mod tests;

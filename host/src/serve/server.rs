@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, watch};
 use super::connection::{self, Limits};
 use super::listen::Listeners;
 use super::predictor::Opener;
-use super::{Serving, routes};
+use super::{Serving, routes, seats};
 use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
 use crate::control::{self, Control, fatal};
@@ -19,10 +19,12 @@ use crate::control::{self, Control, fatal};
 const BODY_BUDGET_MIB: u64 = 512;
 
 /// Bounds of the inference endpoint.
-const HTTP: Limits = Limits { connections: 1024, head: Duration::from_secs(60) };
+const HTTP: Limits =
+    Limits { connections: 1024, head: Duration::from_secs(60), answer: Duration::from_secs(30) };
 
 /// Bounds of the control socket.
-const CONTROL: Limits = Limits { connections: 32, head: Duration::from_secs(60) };
+const CONTROL: Limits =
+    Limits { connections: 32, head: Duration::from_secs(60), answer: Duration::from_secs(30) };
 
 /// Time that requests have to end after the first signal: the longest deadline counts, this at most.
 const LONGEST_DRAIN: Duration = Duration::from_secs(30);
@@ -52,7 +54,7 @@ pub async fn run(
     let inference = tokio::spawn(connection::serve(
         listeners.http,
         routes::router(Arc::clone(&serving)),
-        HTTP,
+        Limits { connections: seats::allowed(HTTP.connections), ..HTTP },
         stopped.clone(),
     ));
     let steering = tokio::spawn(connection::serve(

@@ -111,7 +111,7 @@ async fn what_is_no_request_is_refused_in_json() {
         check(&format!("{infer}Content-Length: {length}\r\n\r\n"), "400", "Content-Length");
     }
     let long = "a".repeat(70_000);
-    check(&format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), "414", "path is too long");
+    check(&format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), "431", "larger than 32 KiB");
     check(&format!("GET /v2 HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"), "431", "larger than 32 KiB");
     check(&format!("GET /v2 HTTP/1.1\r\nX: {}", "a".repeat(3 << 20)), "431", "larger than 32 KiB");
     let many: String = (0..200).map(|number| format!("X-{number}: a\r\n")).collect();

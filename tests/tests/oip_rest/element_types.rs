@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::host::{Host, Package, Spec, tensor};
 
-/// The types of the protocol: ONNX's, the protocol's name, and four elements at the type's ends.
+/// The types of the protocol: ONNX's, the protocol's name, and four elements (integers at their ends).
 fn types() -> Vec<(Element, &'static str, Value)> {
     vec![
         (Element::Bool, "BOOL", json!([true, false, false, true])),
@@ -23,9 +23,9 @@ fn types() -> Vec<(Element, &'static str, Value)> {
         (Element::Int32, "INT32", json!([i32::MIN, -1, 0, i32::MAX])),
         (Element::Int64, "INT64", json!([i64::MIN, -1, 0, i64::MAX])),
         (Element::Float16, "FP16", json!([-65504.0, -0.0, 0.099975586, 5.9604645e-8])),
-        (Element::Bfloat16, "BF16", json!([-256.0, -0.0, 0.10009766, 0.0078125])),
-        (Element::Float, "FP32", json!([-3.4028235e38, -0.0, 0.1, 1e-45])),
-        (Element::Double, "FP64", json!([f64::MIN, -0.0, 0.1, 5e-324])),
+        (Element::Bfloat16, "BF16", json!([-256.0, -0.0, 0.100097656, 0.0078125])),
+        (Element::Float, "FP32", json!([0.1, -0.0, 3.4028235e38, 0.25])),
+        (Element::Double, "FP64", json!([0.1, -0.0, 1.5e300, 0.25])),
         (Element::String, "BYTES", json!(["", "grün", "\"\n", "x"])),
     ]
 }
