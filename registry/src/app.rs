@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use crate::blobs::Blobs;
 use crate::notices::Notices;
 use crate::presence::Presences;
+use crate::remote::Remote;
 use crate::rest::token::Token;
 use crate::store::Store;
 use crate::trust::Trust;
@@ -28,6 +29,8 @@ pub struct App {
     pub presences: Presences,
     /// What was noticed about targets.
     pub notices: Notices,
+    /// Questions to devices.
+    pub remote: Remote,
     /// Whose desired state changed.
     pub changed: Changed,
     /// The broker's address as devices are told.
@@ -49,12 +52,19 @@ impl Changed {
         self.notify.notify_one();
     }
 
-    /// Wait for devices and take them all.
-    pub async fn take(&self) -> BTreeSet<DeviceId> {
+    /// Add devices.
+    pub fn add_all(&self, devices: impl IntoIterator<Item = DeviceId>) {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).extend(devices);
+        self.notify.notify_one();
+    }
+
+    /// Wait for a device and take it: one at a time, so that a change for many does not keep whoever
+    /// tells them from everything else. May be cancelled without losing one.
+    pub async fn take(&self) -> DeviceId {
         loop {
-            let taken = std::mem::take(&mut *self.devices.lock().unwrap_or_else(PoisonError::into_inner));
-            if !taken.is_empty() {
-                return taken;
+            let taken = self.devices.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
+            if let Some(device) = taken {
+                return device;
             }
             self.notify.notified().await;
         }

@@ -42,7 +42,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         return Err(Error::NotLoopback { address: options.listen });
     }
     durable::private_directory(&options.data)?;
-    let _lock = durable::lock(&options.data.join("lock"))?;
+    let _lock = durable::lock(&options.data.join("lock")).await?;
     let storage = StorageConfig::default()
         .with_base_dir(options.data.join("mqtt"))
         .with_max_queued_messages_per_client(WAITING_MESSAGES)

@@ -4,8 +4,13 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::Error;
+
+/// How often a lock is tried for, and the pause between.
+const TRIES: u32 = 40;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 
 /// Who may read a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,19 +60,23 @@ pub fn read_limited(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(Some(bytes))
 }
 
-/// Take a lock that lives as long as the returned handle.
-pub fn lock(path: &Path) -> Result<File, Error> {
+/// Take a lock that lives as long as the returned handle. Whoever holds it may be on its way out, so
+/// that it is tried for two seconds.
+pub async fn lock(path: &Path) -> Result<File, Error> {
     let file = File::options()
         .write(true)
         .create(true)
         .truncate(false)
         .open(path)
         .map_err(Error::file("open", path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(Error::file("lock", path)(error)),
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(BETWEEN_TRIES).await,
+            Err(TryLockError::Error(error)) => return Err(Error::file("lock", path)(error)),
+        }
     }
+    Err(Error::InUse { path: path.to_owned() })
 }
 
 fn write_temporary(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::fmt;
 use selvedge_package::PackageName;
 use selvedge_protocol::message::DeviceState;
 
-use crate::store::deployments::Assigned;
+use crate::resolve::Assigned;
 use crate::store::presence::ALLOWED_SILENCE_MS;
 
 /// How a target is doing.

@@ -36,9 +36,9 @@ struct Serve {
     /// The MQTT broker; devices are told the same.
     #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
     broker: String,
-    /// MQTT client id, unique on the broker.
-    #[arg(long, value_name = "ID", default_value = "selvedge-registry")]
-    client_id: String,
+    /// MQTT client id, unique on the broker; by default one of its own, kept in the data directory.
+    #[arg(long, value_name = "ID")]
+    client_id: Option<String>,
     /// Folder with the online keys (`<keys>/online` of `selvedge keys init`).
     #[arg(long, value_name = "DIR")]
     online_keys: PathBuf,

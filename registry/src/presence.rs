@@ -38,6 +38,27 @@ impl Presences {
         self.locked().insert(device.clone(), Known { presence, stored: true });
     }
 
+    /// Keep a presence that is stored with the next others.
+    pub fn set_unstored(&self, device: &DeviceId, presence: Presence) {
+        self.locked().insert(device.clone(), Known { presence, stored: false });
+    }
+
+    /// The newest presence of every device of a workspace.
+    pub async fn all(
+        &self,
+        store: &Store,
+        workspace: &str,
+    ) -> Result<BTreeMap<DeviceId, Presence>, Error> {
+        let mut all = store.presences(workspace).await?;
+        let known = self.locked();
+        for (device, presence) in &mut all {
+            if let Some(known) = known.get(device) {
+                *presence = known.presence.clone();
+            }
+        }
+        Ok(all)
+    }
+
     /// Change a presence in memory; `false` if the device gave no birth that is known.
     pub async fn update(
         &self,

@@ -3,10 +3,12 @@
 //! The registry's own failures are told as `internal` and no more; their cause goes to the log.
 
 use std::fmt::Display;
+use std::time::Duration;
 
 use selvedge_package::{DeviceId, Digest, NameError, PackageName};
 
 use crate::error::Error;
+use crate::selector::SelectorError;
 
 /// A refused request.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +160,82 @@ pub enum Refusal {
         /// The version.
         version: String,
     },
+    /// Not a selector.
+    #[error("the selector is refused: {0}")]
+    Selector(#[from] SelectorError),
+    /// A rollback to what is deployed.
+    #[error("release {release} is what deployment `{id}` deploys already")]
+    SameRelease {
+        /// The deployment.
+        id: String,
+        /// Its release.
+        release: u64,
+    },
+    /// No release to roll back to.
+    #[error("{package} has no release below {release}")]
+    NoEarlier {
+        /// The package.
+        package: PackageName,
+        /// What is deployed.
+        release: u64,
+    },
+    /// Floors forbid a rollback.
+    #[error("{package} cannot go back to {wanted}: {why}")]
+    Floor {
+        /// The package.
+        package: PackageName,
+        /// What was asked for.
+        wanted: String,
+        /// Which targets forbid it.
+        why: String,
+    },
+    /// The target is not there to be asked.
+    #[error("{target} is offline; `selvedge targets` says when it was heard last")]
+    Offline {
+        /// Which target.
+        target: DeviceId,
+    },
+    /// The registry cannot send.
+    #[error("the registry has no connection to the broker, or too much waits to be sent; try again in a moment")]
+    NoBroker,
+    /// No answer came in time.
+    #[error("{target} did not answer within {} ms", after.as_millis())]
+    Deadline {
+        /// Which target.
+        target: DeviceId,
+        /// How long it had.
+        after: Duration,
+    },
+    /// Too many questions to devices wait.
+    #[error("{device} requests wait for this target and {all} in all; wait for answers before asking more")]
+    TooMany {
+        /// For this target.
+        device: usize,
+        /// In all.
+        all: usize,
+    },
+    /// The agent is too old for this.
+    #[error("the agent on {target} does not know how to answer {what}; update it")]
+    Unsupported {
+        /// Which target.
+        target: DeviceId,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The device refused.
+    #[error("the target refused ({reason}): {what}")]
+    Declined {
+        /// A word for programs.
+        reason: String,
+        /// For people.
+        what: String,
+    },
+    /// The device's answer cannot be handed on.
+    #[error("the target's answer cannot be used: {why}")]
+    BadAnswer {
+        /// What is wrong with it.
+        why: String,
+    },
     /// A setting that the package does not declare, or one that is too long.
     #[error("the setting `{key}` is refused: {why}")]
     Setting {
@@ -211,6 +289,16 @@ impl Refusal {
             Self::EntryMismatch { .. } => (422, "entry-mismatch"),
             Self::ReleaseNotGrowing { .. } => (409, "release-not-growing"),
             Self::VersionExists { .. } => (409, "version-exists"),
+            Self::Selector(_) => (400, "selector"),
+            Self::SameRelease { .. } => (409, "same-release"),
+            Self::NoEarlier { .. } => (404, "no-package"),
+            Self::Floor { .. } => (422, "unfit"),
+            Self::Offline { .. } | Self::NoBroker => (503, "offline"),
+            Self::Deadline { .. } => (504, "deadline"),
+            Self::TooMany { .. } => (429, "too-many"),
+            Self::Unsupported { .. } => (422, "unsupported"),
+            Self::Declined { .. } => (502, "refused"),
+            Self::BadAnswer { .. } => (502, "bad-answer"),
             Self::Setting { .. } => (422, "setting"),
             Self::Unfit { .. } => (422, "unfit"),
             Self::Fault(_) => (500, "internal"),

@@ -13,17 +13,22 @@ use tokio::sync::watch;
 use crate::app::{App, Changed};
 use crate::blobs::{self, Blobs};
 use crate::clock;
+use crate::devices::outgoing::Outgoing;
 use crate::devices::{self, Devices};
 use crate::durable::{self, Access};
 use crate::error::Error;
 use crate::notices::Notices;
 use crate::presence::Presences;
+use crate::remote::Remote;
 use crate::rest::{self, server, token::Token};
 use crate::store::Store;
 use crate::trust::{self, Trust};
 
 /// How long the broker keeps what devices send while the registry is away.
 const AWAY: Duration = Duration::from_secs(14 * 24 * 3600);
+/// What the MQTT client id of every registry begins with, and the longest file with one.
+const CLIENT_ID: &str = "selvedge-registry";
+const LONGEST_ID: u64 = 256;
 /// Largest MQTT packet.
 const PACKET: u32 = 1 << 20;
 
@@ -36,8 +41,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// The broker, as `mqtt://host:port`; devices are told the same.
     pub broker: String,
-    /// MQTT client id; one registry for each id and broker.
-    pub client_id: String,
+    /// MQTT client id; one registry for each id and broker. `None`: one of its own, kept with the data.
+    pub client_id: Option<String>,
     /// Folder with the online keys.
     pub online_keys: PathBuf,
     /// Folder with the two roots.
@@ -55,19 +60,22 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         options.broker.parse().map_err(|error: selvedge_mqtt::AddressError| unusable(error.to_string()))?;
     let (listener, address) = server::listen(options.listen).await?;
     durable::private_directory(&options.data)?;
-    let _lock = durable::lock(&options.data.join("lock"))?;
+    let _lock = durable::lock(&options.data.join("lock")).await?;
+    let client_id = client_id(&options)?;
     let app = open(&options).await?;
     check_audit(&app);
 
     let (stopping, stopped) = watch::channel(false);
-    let mut mqtt = selvedge_mqtt::Options::new(broker, options.client_id.clone());
+    let mut mqtt = selvedge_mqtt::Options::new(broker, client_id);
     mqtt.session = Session::Kept(AWAY);
     mqtt.subscriptions = vec![(Topic::subscription_registry(), Qos::AtLeastOnce)];
     mqtt.maximum_packet = PACKET;
     mqtt.outbox = QueueLimit { messages: 8192, bytes: 64 << 20 };
     mqtt.inbox = QueueLimit { messages: 4096, bytes: 16 << 20 };
     let (handle, inbox) = Client::start(mqtt).map_err(|error| unusable(error.to_string()))?;
-    let devices = Devices::new(Arc::clone(&app), handle, options.blocks.clone());
+    let outgoing = Arc::new(Outgoing::new(handle));
+    app.remote.open(Arc::clone(&outgoing));
+    let devices = Devices::new(Arc::clone(&app), outgoing, options.blocks.clone());
     let devices = tokio::spawn(devices.run(inbox, stopped.clone()));
 
     let router = rest::router(Arc::clone(&app));
@@ -103,6 +111,32 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     }
 }
 
+/// The MQTT client id. Two registries with the same one would throw one another off the broker for
+/// ever, so that each makes its own; data of before keeps the one that all had, and its session.
+fn client_id(options: &Options) -> Result<String, Error> {
+    if let Some(id) = &options.client_id {
+        return Ok(id.clone());
+    }
+    let path = options.data.join("client-id");
+    if let Some(bytes) = durable::read_limited(&path, LONGEST_ID)? {
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let why = format!("{error}; remove it for a new id");
+            Error::Keys { what: path.display().to_string(), why }
+        })?;
+        return Ok(text.trim().to_owned());
+    }
+    let id = match options.data.join("registry.sqlite").exists() {
+        true => CLIENT_ID.to_owned(),
+        false => {
+            let mut random = [0; 8];
+            aws_lc_rs::rand::fill(&mut random).map_err(|_| Error::Random)?;
+            format!("{CLIENT_ID}-{}", hex::encode(random))
+        }
+    };
+    durable::write(&path, format!("{id}\n").as_bytes(), Access::All)?;
+    Ok(id)
+}
+
 async fn open(options: &Options) -> Result<Arc<App>, Error> {
     let store = Store::open(&options.data.join("registry.sqlite")).await?;
     let trust = trust::Options {
@@ -117,6 +151,7 @@ async fn open(options: &Options) -> Result<Arc<App>, Error> {
         token: Token::open(&options.data.join("token"))?,
         presences: Presences::default(),
         notices: Notices::default(),
+        remote: Remote::default(),
         changed: Changed::default(),
         broker: options.broker.clone(),
         store,

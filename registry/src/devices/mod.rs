@@ -7,6 +7,7 @@
 pub mod blocks;
 mod bucket;
 mod enrol;
+pub mod outgoing;
 mod reports;
 mod want;
 
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use selvedge_mqtt::{Handle, Inbox, Incoming};
+use selvedge_mqtt::{Inbox, Incoming};
 use selvedge_package::DeviceId;
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::message::{Birth, Heartbeat, Rows, Want};
@@ -24,11 +25,13 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::clock;
 use crate::error::Error;
+use crate::remote;
 use crate::rest::server::stopped;
 use crate::store::presence::Presence;
 
 pub use blocks::{Blocks, Limits};
 use bucket::{Bucket, Rate};
+use outgoing::Outgoing;
 
 /// How often presence is stored.
 const FLUSH: Duration = Duration::from_secs(20);
@@ -38,9 +41,6 @@ const REFRESH: Duration = Duration::from_secs(900);
 const STATES: Rate = Rate { per_second: 1, burst: 10 };
 /// A device that still has an older desired state is told again after this long.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Packets are taken to carry this much until the broker has said what it takes: messages of a kept
-/// session come before that.
-const PACKET: u32 = 64 << 10;
 /// Longest nonce, agent version, and list of capabilities of a birth.
 const NONCE: usize = 64;
 const AGENT: usize = 64;
@@ -50,12 +50,7 @@ const CAPABILITIES: usize = 32;
 pub struct Devices {
     app: Arc<App>,
     blocks: Arc<Blocks>,
-    handle: Handle,
-    /// Largest packet that the broker takes, in bytes.
-    maximum_packet: u32,
-    /// For envelopes: the registry's start, and a count.
-    epoch: u64,
-    sequence: u64,
+    outgoing: Arc<Outgoing>,
     told: BTreeMap<DeviceId, Told>,
 }
 
@@ -63,14 +58,15 @@ pub struct Devices {
 struct Told {
     bucket: Bucket,
     at: Instant,
+    /// It asked or changed too often, and is looked at again when its bucket has filled.
+    later: bool,
 }
 
 impl Devices {
     /// Ready to run; `limits` are for blocks.
-    pub fn new(app: Arc<App>, handle: Handle, limits: Limits) -> Self {
+    pub fn new(app: Arc<App>, outgoing: Arc<Outgoing>, limits: Limits) -> Self {
         let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::instant()));
-        let epoch = u64::try_from(clock::now().as_second()).unwrap_or(0);
-        Self { app, blocks, handle, maximum_packet: PACKET, epoch, sequence: 0, told: BTreeMap::new() }
+        Self { app, blocks, outgoing, told: BTreeMap::new() }
     }
 
     /// Handle messages and changes until `stop` says so.
@@ -88,11 +84,12 @@ impl Devices {
                     Some(incoming) => self.incoming(incoming).await,
                     None => break,
                 },
-                changed = app.changed.take() => {
-                    for device in changed {
-                        let told = self.tell_if_online(&device).await;
-                        self.log(&device, "tell what changed", told);
+                device = app.changed.take() => {
+                    if let Some(told) = self.told.get_mut(&device) {
+                        told.later = false;
                     }
+                    let told = self.tell_if_behind(&device).await;
+                    self.log(&device, "tell what changed", told);
                     Ok(())
                 }
                 _ = flush.tick() => self.app.presences.flush(&self.app.store).await,
@@ -105,7 +102,7 @@ impl Devices {
         if let Err(error) = self.app.presences.flush(&self.app.store).await {
             tracing::error!("{}", error.chain());
         }
-        self.handle.close();
+        self.outgoing.handle().close();
         // What waits is sent, within the two seconds that the client takes at most.
         while inbox.recv().await.is_some() {}
     }
@@ -114,15 +111,13 @@ impl Devices {
         match incoming {
             Incoming::Connected { maximum_packet, .. } => {
                 tracing::info!(maximum_packet, "connected to the broker");
-                self.maximum_packet = maximum_packet;
+                self.outgoing.connected(maximum_packet);
                 // Devices may have been there all the while: they give no birth again.
-                for device in self.app.store.enrolled().await? {
-                    let told = self.tell_if_behind(&device).await;
-                    self.log(&device, "tell it what to run", told);
-                }
+                self.app.changed.add_all(self.app.store.enrolled().await?);
                 Ok(())
             }
             Incoming::Disconnected { why, retry_in } => {
+                self.outgoing.disconnected();
                 tracing::warn!(?retry_in, "not connected to the broker: {why}");
                 Ok(())
             }
@@ -162,8 +157,8 @@ impl Devices {
         let epoch = envelope.epoch;
         match (topic.kind, envelope.body) {
             (Kind::Need, Body::Need(need)) => {
-                let (blocks, handle, device) =
-                    (Arc::clone(&self.blocks), self.handle.clone(), device.clone());
+                let (blocks, device) = (Arc::clone(&self.blocks), device.clone());
+                let handle = self.outgoing.handle().clone();
                 self.heard(&device, epoch).await?;
                 tokio::spawn(async move { blocks.answer(&device, &need, &handle).await });
                 Ok(())
@@ -176,6 +171,16 @@ impl Devices {
             }
             (Kind::State, Body::State(rows)) => self.state(device, epoch, &rows).await,
             (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(device, &enrol).await,
+            (Kind::CommandResult, body @ Body::CommandResult(_))
+            | (Kind::InferAnswer, body @ Body::InferAnswer(_)) => {
+                self.heard(device, epoch).await?;
+                if let Some((id, kind, answer)) = remote::read(body)
+                    && !self.app.remote.answered(device, &id, kind, answer)
+                {
+                    tracing::debug!(%device, "an answer that nobody waits for is dropped");
+                }
+                Ok(())
+            }
             (kind, body) => {
                 tracing::debug!(%device, "a `{}` on a topic for {kind:?} is dropped", body.ty());
                 Ok(())
@@ -217,9 +222,14 @@ impl Devices {
         }
         let last_heard_ms = clock::now().as_millisecond();
         let presence = Presence { epoch, birth, last_heard_ms, gone: false };
+        // A flood of births costs no durable write each: what is not answered is kept in memory.
+        if !self.may_tell(device) {
+            self.app.presences.set_unstored(device, presence);
+            return Ok(());
+        }
         self.app.store.keep_presence(device, &presence).await?;
         self.app.presences.set_stored(device, presence);
-        self.tell(device).await
+        self.tell_now(device).await
     }
 
     async fn heartbeat(&mut self, device: &DeviceId, epoch: u64, heartbeat: Heartbeat) -> Result<(), Error> {
@@ -256,6 +266,9 @@ impl Devices {
         }
         self.heard(device, epoch).await?;
         if let Some(kept) = kept {
+            if kept.decides {
+                self.app.changed.add(device.clone());
+            }
             self.send(device, Kind::Ack, Body::Ack(kept.ack));
         }
         Ok(())
@@ -285,25 +298,13 @@ impl Devices {
 
     /// Publish one envelope to a device. What does not fit or finds no room is logged: the device
     /// asks or reports again.
-    fn send(&mut self, device: &DeviceId, kind: Kind, body: Body) {
-        self.sequence += 1;
-        let envelope = Envelope {
-            id: self.sequence,
-            epoch: self.epoch,
-            sequence: self.sequence,
-            at_ms: clock::now().as_millisecond(),
-            body,
-        };
-        let topic = Topic::new(device.clone(), kind).to_string();
-        let published = envelope.encode().map_err(|error| error.to_string()).and_then(|payload| {
-            self.handle.publish(&topic, kind.qos(), payload).map_err(|error| error.to_string())
-        });
-        if let Err(why) = published {
-            tracing::warn!(%device, "a message on {topic} was not sent: {why}");
+    fn send(&self, device: &DeviceId, kind: Kind, body: Body) {
+        if let Err(unsent) = self.outgoing.send(device, kind, body, None) {
+            tracing::warn!(%device, ?kind, "a message was not sent: {unsent:?}");
         }
     }
 
-    fn send_want(&mut self, device: &DeviceId, want: Want) {
+    fn send_want(&self, device: &DeviceId, want: Want) {
         self.send(device, Kind::Want, Body::Want(want));
     }
 }

@@ -5,14 +5,18 @@
 //! not looked at and not acknowledged. A row that verifies but says what this registry does not
 //! understand, or more than it keeps, becomes an event: it must not hold up those behind it.
 
-use selvedge_package::DeviceId;
+use std::collections::BTreeMap;
+
+use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::envelope::{from_cbor, to_cbor};
-use selvedge_protocol::message::{Ack, ByteString, Clock, DeviceEvent, Report, ReportBody, Rows};
+use selvedge_protocol::message::{Ack, ByteString, Clock, DeviceEvent, DeviceState, Report, ReportBody, Rows};
 use selvedge_protocol::signed::{PublicKey, Purpose, verify};
 use serde::Deserialize;
 
 use crate::app::App;
 use crate::error::Error;
+use crate::store::in_force::InForce;
+use crate::store::reports::Kept;
 use crate::store::targets::Target;
 
 /// Rows of one message.
@@ -23,11 +27,13 @@ const FACTS: usize = 128;
 const PACKAGES: usize = 128;
 
 /// A signed acknowledgement, and the newest epoch that the kept rows prove.
-pub struct Kept {
+pub struct Answered {
     /// To be sent.
     pub ack: ByteString,
     /// Newest epoch of the rows.
     pub epoch: u64,
+    /// Whether the rows may change what the device shall run: its facts or floors are others now.
+    pub decides: bool,
 }
 
 /// Keep the rows; gives the acknowledgement, if anything is to be acknowledged.
@@ -37,10 +43,13 @@ pub async fn keep(
     key: &[u8; 32],
     rows: &Rows,
     now_ms: i64,
-) -> Result<Option<Kept>, Error> {
+) -> Result<Option<Answered>, Error> {
     let device = &target.name;
     let mut change = None;
     let mut kept = Vec::new();
+    let mut decides = false;
+    let in_force = app.store.in_force(&target.workspace).await?;
+    let mut floors = target.floors.clone();
     for row in rows.rows.iter().take(ROWS) {
         let report = match read(&PublicKey(*key), device, &row.0, now_ms) {
             Ok(report) => report,
@@ -53,10 +62,20 @@ pub async fn keep(
             Some(change) => change,
             none => none.insert(app.store.change().await?),
         };
-        change.keep_report(device, &report, now_ms).await?;
+        let stored = change.keep_report(device, &report, now_ms).await?;
+        match &report.body {
+            ReportBody::Facts(facts) => decides |= stored == Kept::New && *facts != target.facts,
+            // What was committed once counts, however late it is heard.
+            ReportBody::State(state) => raise(&mut floors, state, &in_force),
+            ReportBody::Event(_) => {}
+        }
         kept.push((report.epoch, report.sequence));
     }
-    if let Some(change) = change {
+    if let Some(mut change) = change {
+        if floors != target.floors {
+            change.set_floors(device, &floors).await?;
+            decides = true;
+        }
         change.commit().await?;
     }
     let Some((epoch, _)) = kept.iter().max().copied() else {
@@ -65,7 +84,18 @@ pub async fn keep(
     let sign = |why: String| Error::Sign { what: "an acknowledgement".to_owned(), why };
     let payload = to_cbor(&Ack { device: device.clone(), rows: kept }).map_err(sign)?;
     let ack = ByteString(app.trust.sign_ack(device, payload)?);
-    Ok(Some(Kept { ack, epoch }))
+    Ok(Some(Answered { ack, epoch, decides }))
+}
+
+/// Raise floors by what is committed: below them the device never goes again.
+fn raise(floors: &mut BTreeMap<PackageName, u64>, state: &DeviceState, in_force: &InForce) {
+    for package in &state.packages {
+        let Some(committed) = &package.committed else { continue };
+        let floor = in_force.floor(&package.name, committed.release).unwrap_or(0);
+        if floor > floors.get(&package.name).copied().unwrap_or(0) {
+            floors.insert(package.name.clone(), floor);
+        }
+    }
 }
 
 /// What every report has, whatever it says.

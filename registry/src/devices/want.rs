@@ -12,28 +12,45 @@ use super::{Bucket, Devices, STATES, Told};
 use crate::clock;
 use crate::error::Error;
 
-/// Bytes of a packet besides the desired state in it: topic, envelope, MQTT's own.
-const ROOM: usize = 1024;
 /// Smallest desired state that is pulled: below that, blocks would cost more than they save.
 const SMALLEST_PULL: usize = 2048;
 /// Largest block that any device takes, in bytes.
 const LARGEST_BLOCK: u32 = 64 << 10;
 
 impl Devices {
-    /// Sign and send what the device shall run, echoing the nonce of its birth. Nothing is sent
-    /// before anything was released, and not faster than the device's bucket allows: it is told
-    /// again when its heartbeat shows that it lags.
-    pub(super) async fn tell(&mut self, device: &DeviceId) -> Result<(), Error> {
+    /// Whether the device's bucket allows to tell it something now, which is counted. If not, it is
+    /// looked at again once the bucket has filled.
+    pub(super) fn may_tell(&mut self, device: &DeviceId) -> bool {
         let now = clock::instant();
         let told = self
             .told
             .entry(device.clone())
-            .or_insert_with(|| Told { bucket: Bucket::new(STATES, now), at: now });
-        if told.bucket.take(1, now).is_err() {
-            tracing::warn!(%device, "it asks too often what to run; not answered this time");
-            return Ok(());
+            .or_insert_with(|| Told { bucket: Bucket::new(STATES, now), at: now, later: false });
+        let Err(wait) = told.bucket.take(1, now) else {
+            told.at = now;
+            return true;
+        };
+        if !told.later {
+            told.later = true;
+            tracing::warn!(%device, "it asks, or what it shall run changes, too often; it is told later");
+            let (app, device) = (Arc::clone(&self.app), device.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(wait).await;
+                app.changed.add(device);
+            });
         }
-        told.at = now;
+        false
+    }
+
+    /// Sign and send what the device shall run, echoing the nonce of its birth; not faster than the
+    /// device's bucket allows.
+    pub(super) async fn tell(&mut self, device: &DeviceId) -> Result<(), Error> {
+        if self.may_tell(device) { self.tell_now(device).await } else { Ok(()) }
+    }
+
+    /// As [`Devices::tell`], for one whose bucket was asked. Nothing is sent before anything was
+    /// released.
+    pub(super) async fn tell_now(&mut self, device: &DeviceId) -> Result<(), Error> {
         let presence = self.app.presences.get(&self.app.store, device).await?;
         let (nonce, largest) = match presence {
             // A birth is not signed: what it claims to take is not believed beyond a block.
@@ -50,8 +67,7 @@ impl Devices {
         let Some(bundle) = app.trust.bundle(&app.store, device).await? else {
             return Ok(());
         };
-        let packet = usize::try_from(self.maximum_packet).unwrap_or(usize::MAX).saturating_sub(ROOM);
-        let want = if bundle.len() <= largest.min(packet).max(SMALLEST_PULL) {
+        let want = if bundle.len() <= largest.min(self.outgoing.room()).max(SMALLEST_PULL) {
             Want::Inline(bundle)
         } else {
             let (digest, size) = (Digest::of(&bundle), bundle.len() as u64);

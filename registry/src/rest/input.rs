@@ -56,7 +56,24 @@ where
 }
 
 /// Read a JSON body of at most `limit` bytes.
-pub async fn json<T: DeserializeOwned>(mut body: Body, limit: usize) -> Result<T, Refusal> {
+pub async fn json<T: DeserializeOwned>(body: Body, limit: usize) -> Result<T, Refusal> {
+    let bytes = bytes(body, limit).await?;
+    serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))
+}
+
+/// As [`json`]; no body stands for what has all defaults.
+pub async fn json_or_nothing<T: DeserializeOwned + Default>(body: Body, limit: usize) -> Result<T, Refusal> {
+    let bytes = bytes(body, limit).await?;
+    if bytes.trim_ascii().is_empty() {
+        return Ok(T::default());
+    }
+    let value: Option<T> =
+        serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))?;
+    Ok(value.unwrap_or_default())
+}
+
+/// Read a body of at most `limit` bytes.
+pub async fn bytes(mut body: Body, limit: usize) -> Result<Vec<u8>, Refusal> {
     let mut bytes = Vec::new();
     let read = async {
         while let Some(frame) = body.frame().await {
@@ -77,7 +94,7 @@ pub async fn json<T: DeserializeOwned>(mut body: Body, limit: usize) -> Result<T
         }
         Err(_) => return Err(Refusal::Interrupted { why: "it took too long".to_owned() }),
     }
-    serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))
+    Ok(bytes)
 }
 
 /// Read what is left of a body whose request is refused, within bounds: a connection that is closed

@@ -6,8 +6,10 @@
 mod answer;
 mod blobs;
 mod deployments;
+mod explain;
 mod input;
 mod packages;
+mod remote;
 pub mod server;
 mod targets;
 pub mod token;
@@ -20,7 +22,7 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, put};
+use axum::routing::{get, post};
 use serde_json::json;
 
 use crate::app::App;
@@ -31,8 +33,8 @@ pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
         .route("/v1/trust/image", get(trust::image))
         .route("/v1/trust/image/{file}", get(trust::image_file))
-        .route("/v1/blobs/{digest}", put(blobs::put).head(blobs::head))
-        .route("/v1/workspaces/{workspace}/releases", axum::routing::post(packages::release))
+        .route("/v1/blobs/{digest}", axum::routing::put(blobs::put).head(blobs::head))
+        .route("/v1/workspaces/{workspace}/releases", post(packages::release))
         .route("/v1/workspaces/{workspace}/packages", get(packages::list))
         .route("/v1/workspaces/{workspace}/targets", get(targets::list).post(targets::add))
         .route(
@@ -40,12 +42,36 @@ pub fn router(app: Arc<App>) -> Router {
             get(targets::show).patch(targets::change).delete(targets::remove),
         )
         .route("/v1/workspaces/{workspace}/deployments", get(deployments::list).post(deployments::add))
-        .route("/v1/workspaces/{workspace}/deployments/{id}", delete(deployments::remove))
+        .route(
+            "/v1/workspaces/{workspace}/deployments/{id}",
+            get(deployments::show).delete(deployments::remove),
+        )
+        .route("/v1/workspaces/{workspace}/deployments/{id}/rollback", post(deployments::roll_back))
+        .nest("/v1/workspaces/{workspace}/targets/{name}", target())
         .fallback(async || Refusal::NoRoute)
         .method_not_allowed_fallback(async || Refusal::Method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), guard))
         .with_state(Arc::clone(&app));
     Router::new().route("/v1/health", get(health)).merge(guarded)
+}
+
+/// What can be asked about one target, and of it.
+fn target() -> Router<Arc<App>> {
+    let model = |at: &str, router: Router<Arc<App>>| {
+        router
+            .route(at, get(remote::metadata))
+            .route(&format!("{at}/ready"), get(remote::model_ready))
+            .route(&format!("{at}/infer"), post(remote::infer))
+            .route(&format!("{at}/raw"), post(remote::raw))
+    };
+    let router = Router::new()
+        .route("/explain", get(explain::explain))
+        .route("/logs", get(remote::logs))
+        .route("/v2", get(remote::server))
+        .route("/v2/health/live", get(remote::live))
+        .route("/v2/health/ready", get(remote::ready));
+    let router = model("/v2/models/{model}", router);
+    model("/v2/models/{model}/versions/{version}", router)
 }
 
 async fn health() -> Response {

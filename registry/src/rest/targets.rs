@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use selvedge_package::{DeviceId, Digest};
+use selvedge_package::Digest;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,7 +20,8 @@ use crate::error::Error;
 use crate::health::{self, Health};
 use crate::notices::ENROLMENT_REFUSED;
 use crate::refusal::Refusal;
-use crate::store::deployments::Assigned;
+use crate::resolve::Assigned;
+use crate::store::in_force::Standing;
 use crate::store::notices::Notice;
 use crate::store::presence::Presence;
 use crate::store::reports::KeptEvent;
@@ -98,9 +99,12 @@ pub async fn list(
     Params(workspace): Params<String>,
 ) -> Result<Response, Refusal> {
     app.store.expect_workspace(&workspace).await?;
+    let presences = app.presences.all(&app.store, &workspace).await?;
+    let refused = app.store.noticed(&workspace, ENROLMENT_REFUSED).await?;
     let mut items = Vec::new();
-    for target in app.store.targets(&workspace).await? {
-        items.push(shown(&app, &target).await?);
+    for standing in app.store.standings(&workspace).await? {
+        let name = &standing.target.name;
+        items.push(shown(&standing, presences.get(name), refused.get(name.as_str()).copied())?);
     }
     Ok(Json(json!({"items": items})).into_response())
 }
@@ -131,6 +135,8 @@ pub async fn change(
     change.set_labels(&name, &patch.labels).await?;
     change.audit(now_ms, "token", "target-label", name.as_str(), json!({"labels": patch.labels})).await?;
     change.commit().await?;
+    // Selectors may match now that did not, and the other way round.
+    app.changed.add(name.clone());
     let target = app.store.expect_target(&workspace, &name).await?;
     Ok(Json(show_one(&app, target).await?).into_response())
 }
@@ -145,7 +151,7 @@ pub async fn remove(
     app.store.expect_target(&workspace, &name).await?;
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
-    change.remove_target(&name, now_ms).await?;
+    change.remove_target(&workspace, &name, now_ms).await?;
     change.audit(now_ms, "token", "target-remove", name.as_str(), json!({})).await?;
     change.commit().await?;
     app.presences.forget(&name);
@@ -153,28 +159,35 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn show_one(app: &App, target: Target) -> Result<Value, Error> {
-    let events = app.store.events(&target.name, EVENTS).await?;
-    let mut value = shown(app, &target).await?;
+async fn show_one(app: &App, target: Target) -> Result<Value, Refusal> {
+    let name = &target.name;
+    let events = app.store.events(name, EVENTS).await?;
+    let Some(standing) = app.store.standing(name).await? else {
+        return Err(Refusal::NoTarget(name.to_string()));
+    };
+    let presence = app.presences.get(&app.store, name).await?;
+    let notices = app.store.notices(name).await?;
+    let refused = notices.iter().find(|notice| notice.kind == ENROLMENT_REFUSED).map(|notice| notice.at_ms);
+    let mut value = shown(&standing, presence.as_ref(), refused)?;
     if let Value::Object(fields) = &mut value {
-        let notices = app.store.notices(&target.name).await?;
         fields.insert("events".to_owned(), merged(&events, &notices).into());
     }
     Ok(value)
 }
 
-async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
+/// A target; `refused_ms` is when a device with another key was refused last.
+fn shown(
+    standing: &Standing,
+    presence: Option<&Presence>,
+    refused_ms: Option<i64>,
+) -> Result<Value, Error> {
     let now_ms = clock::now().as_millisecond();
-    let presence = app.presences.get(&app.store, &target.name).await?;
-    let desired = app.store.assigned(&target.name).await?;
-    let desired_sequence = app.trust.sequence(&app.store, &target.name).await?;
-    let refused =
-        app.store.notices(&target.name).await?.into_iter().find(|notice| notice.kind == ENROLMENT_REFUSED);
-    let refused =
-        refused.is_some_and(|refused| health::enrolment_refused(refused.at_ms, target.reported_ms, now_ms));
-    let online = presence.as_ref().is_some_and(|presence| presence.online(now_ms));
+    let target = &standing.target;
+    let desired = standing.assigned();
+    let refused = refused_ms.is_some_and(|ms| health::enrolment_refused(ms, target.reported_ms, now_ms));
+    let online = presence.is_some_and(|presence| presence.online(now_ms));
     let health =
-        if refused { Health::EnrolmentRefused } else { health(target, presence.as_ref(), online, &desired) };
+        if refused { Health::EnrolmentRefused } else { health(target, presence, online, &desired) };
     Ok(json!({
         "name": target.name,
         "workspace": target.workspace,
@@ -182,10 +195,10 @@ async fn shown(app: &App, target: &Target) -> Result<Value, Error> {
         "labels": target.labels,
         "facts": target.facts,
         "desired": desired.iter().map(shown_assigned).collect::<Vec<_>>(),
-        "desired_sequence": desired_sequence,
+        "desired_sequence": standing.sequence()?,
         "reported": target.reported,
         "reported_at": target.reported_ms.and_then(clock::text),
-        "last_heard": presence.as_ref().and_then(|presence| clock::text(presence.last_heard_ms)),
+        "last_heard": presence.and_then(|presence| clock::text(presence.last_heard_ms)),
         "online": online,
         "health": health.to_string(),
         "enrolled": target.public_key.is_some(),
@@ -276,9 +289,4 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-/// How the audit log names an assignment.
-pub(super) fn subject(package: &selvedge_package::PackageName, target: &DeviceId) -> String {
-    format!("{package} on {target}")
 }

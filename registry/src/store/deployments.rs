@@ -1,15 +1,18 @@
-//! Deployments: a release of a package assigned to a target, with settings.
+//! Deployments: a release of a package for a target by name or for those that a selector matches.
 //!
-//! A new deployment of a package to a target replaces the one before it. Rows are never removed.
+//! A new deployment replaces the one of the same package, scope and priority; others compete, which
+//! [`crate::resolve`] decides. Rows are never removed.
 
 use std::collections::BTreeMap;
 
 use selvedge_package::{DeviceId, Digest, PackageName};
-use serde::{Deserialize, Serialize};
-use sqlx::{Executor, Sqlite};
 
 use super::{Change, Store, from_column, from_json, from_text, to_column, to_json};
 use crate::error::Error;
+use crate::resolve::Scope;
+
+/// Rows of a list.
+const LISTED: i64 = 10_000;
 
 /// A deployment in force, or one that ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,33 +27,16 @@ pub struct Deployment {
     pub version: String,
     /// Digest of its OCI manifest.
     pub digest: Digest,
-    /// The target.
-    pub target: DeviceId,
+    /// For whom.
+    pub scope: Scope,
+    /// The larger one wins.
+    pub priority: i32,
     /// Overridden settings.
     pub settings: BTreeMap<String, String>,
     /// Milliseconds since 1970.
     pub created_ms: i64,
     /// When it ended, and why: `replaced`, `removed` or `target-removed`.
     pub ended: Option<(i64, String)>,
-}
-
-/// What a device shall run, as far as its assignments go: one package of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Assigned {
-    /// The package.
-    pub package: PackageName,
-    /// Name of the signed target.
-    pub target: String,
-    /// Digest of the OCI manifest.
-    pub digest: Digest,
-    /// Its length in bytes.
-    pub length: u64,
-    /// Release counter.
-    pub release: u64,
-    /// Version for people.
-    pub version: String,
-    /// Settings: the overridden ones.
-    pub settings: BTreeMap<String, String>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -60,7 +46,9 @@ struct Row {
     release: i64,
     version: String,
     digest: String,
-    target: String,
+    target: Option<String>,
+    selector: Option<String>,
+    priority: i64,
     settings: String,
     created_ms: i64,
     ended_ms: Option<i64>,
@@ -75,7 +63,8 @@ impl Row {
             release: from_column(self.release)?,
             version: self.version,
             digest: from_text("digest", &self.digest)?,
-            target: from_text("target name", &self.target)?,
+            scope: scope(self.target.as_deref(), self.selector.as_deref())?,
+            priority: i32::try_from(self.priority).unwrap_or(0),
             settings: from_json("setting set", &self.settings)?,
             created_ms: self.created_ms,
             ended: self.ended_ms.zip(self.ended),
@@ -83,77 +72,59 @@ impl Row {
     }
 }
 
-#[derive(sqlx::FromRow)]
-struct AssignedRow {
-    package: String,
-    release: i64,
-    version: String,
-    digest: String,
-    length: i64,
-    signed: String,
-    settings: String,
+/// The scope from its two columns.
+pub(super) fn scope(target: Option<&str>, selector: Option<&str>) -> Result<Scope, Error> {
+    match (target, selector) {
+        (Some(name), _) => Ok(Scope::Target(from_text("target name", name)?)),
+        (None, Some(text)) => Ok(Scope::Selector(from_text("selector", text)?)),
+        (None, None) => Err(Error::Corrupt { what: "deployment", why: "it is for nobody".to_owned() }),
+    }
 }
 
-/// What `device` shall run, by package name.
-async fn assigned<'e>(
-    executor: impl Executor<'e, Database = Sqlite>,
-    device: &DeviceId,
-) -> Result<Vec<Assigned>, Error> {
-    let rows: Vec<AssignedRow> = sqlx::query_as(
-        "SELECT d.package, d.release, p.version, p.digest, p.length, p.target AS signed, d.settings \
-         FROM deployments d JOIN packages p ON p.workspace = d.workspace AND p.name = d.package \
-              AND p.release = d.release \
-         JOIN targets t ON t.name = d.target AND t.workspace = d.workspace \
-         WHERE d.target = $1 AND d.ended_ms IS NULL ORDER BY d.package",
-    )
-    .bind(device.as_str())
-    .fetch_all(executor)
-    .await
-    .map_err(Error::database("read assignments"))?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Assigned {
-                package: from_text("package name", &row.package)?,
-                target: row.signed,
-                digest: from_text("digest", &row.digest)?,
-                length: from_column(row.length)?,
-                release: from_column(row.release)?,
-                version: row.version,
-                settings: from_json("setting set", &row.settings)?,
-            })
-        })
-        .collect()
+/// The two columns of a scope: at most one holds something.
+fn columns(scope: &Scope) -> (Option<String>, Option<String>) {
+    match scope {
+        Scope::Target(name) => (Some(name.to_string()), None),
+        Scope::Selector(selector) => (None, Some(selector.to_string())),
+    }
 }
 
 impl Store {
     /// Deployments of a workspace, newest first; those that ended only on request.
     pub async fn deployments(&self, workspace: &str, ended_too: bool) -> Result<Vec<Deployment>, Error> {
         let rows: Vec<Row> = sqlx::query_as(
-            "SELECT d.id, d.package, d.release, p.version, p.digest, d.target, d.settings, d.created_ms, \
-             d.ended_ms, d.ended FROM deployments d JOIN packages p ON p.workspace = d.workspace \
-                  AND p.name = d.package AND p.release = d.release \
-             WHERE d.workspace = $1 AND (d.ended_ms IS NULL OR $2 = 1) ORDER BY d.number DESC LIMIT 10000",
+            "SELECT d.id, d.package, d.release, p.version, p.digest, d.target, d.selector, d.priority, \
+             d.settings, d.created_ms, d.ended_ms, d.ended FROM deployments d \
+             JOIN packages p ON p.workspace = d.workspace AND p.name = d.package AND p.release = d.release \
+             WHERE d.workspace = $1 AND (d.ended_ms IS NULL OR $2 = 1) ORDER BY d.number DESC LIMIT $3",
         )
         .bind(workspace)
         .bind(i64::from(ended_too))
+        .bind(LISTED)
         .fetch_all(&self.pool)
         .await
         .map_err(Error::database("list deployments"))?;
         rows.into_iter().map(Row::deployment).collect()
     }
 
-    /// What `device` shall run, by package name.
-    pub async fn assigned(&self, device: &DeviceId) -> Result<Vec<Assigned>, Error> {
-        assigned(&self.pool, device).await
+    /// One deployment, in force or ended.
+    pub async fn deployment(&self, workspace: &str, id: &str) -> Result<Option<Deployment>, Error> {
+        let row: Option<Row> = sqlx::query_as(
+            "SELECT d.id, d.package, d.release, p.version, p.digest, d.target, d.selector, d.priority, \
+             d.settings, d.created_ms, d.ended_ms, d.ended FROM deployments d \
+             JOIN packages p ON p.workspace = d.workspace AND p.name = d.package AND p.release = d.release \
+             WHERE d.workspace = $1 AND d.id = $2",
+        )
+        .bind(workspace)
+        .bind(id)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(Error::database("read a deployment"))?;
+        row.map(Row::deployment).transpose()
     }
 }
 
 impl Change {
-    /// What `device` shall run, by package name.
-    pub async fn assigned(&mut self, device: &DeviceId) -> Result<Vec<Assigned>, Error> {
-        assigned(&mut *self.transaction, device).await
-    }
-
     /// Whether the target is still there, in that workspace.
     pub async fn has_target(&mut self, workspace: &str, name: &DeviceId) -> Result<bool, Error> {
         let found: Option<(String,)> =
@@ -166,26 +137,40 @@ impl Change {
         Ok(found.is_some())
     }
 
-    /// Add a deployment; the one of the same package to the same target ends as `replaced`.
-    pub async fn add_deployment(&mut self, workspace: &str, deployment: &Deployment) -> Result<(), Error> {
-        sqlx::query(
-            "UPDATE deployments SET ended_ms = $4, ended = 'replaced' \
-             WHERE workspace = $1 AND target = $2 AND package = $3 AND ended_ms IS NULL",
+    /// Add a deployment; that of the same package, scope and priority ends as `replaced`, and its id
+    /// is given.
+    pub async fn add_deployment(
+        &mut self,
+        workspace: &str,
+        deployment: &Deployment,
+    ) -> Result<Option<String>, Error> {
+        let (target, selector) = columns(&deployment.scope);
+        let replaced: Option<(String,)> = sqlx::query_as(
+            "SELECT id FROM deployments WHERE workspace = $1 AND package = $2 AND priority = $3 \
+             AND COALESCE(target, '') = $4 AND COALESCE(selector, '') = $5 AND ended_ms IS NULL",
         )
         .bind(workspace)
-        .bind(deployment.target.as_str())
         .bind(deployment.package.as_str())
-        .bind(deployment.created_ms)
-        .execute(&mut *self.transaction)
+        .bind(i64::from(deployment.priority))
+        .bind(target.as_deref().unwrap_or(""))
+        .bind(selector.as_deref().unwrap_or(""))
+        .fetch_optional(&mut *self.transaction)
         .await
-        .map_err(Error::database("replace a deployment"))?;
+        .map_err(Error::database("look for a deployment to replace"))?;
+        let replaced = replaced.map(|(id,)| id);
+        if let Some(id) = &replaced {
+            self.end(id, deployment.created_ms, "replaced").await?;
+        }
         sqlx::query(
-            "INSERT INTO deployments (id, number, workspace, target, package, release, settings, created_ms) \
-             SELECT $1, COALESCE(MAX(number), 0) + 1, $2, $3, $4, $5, $6, $7 FROM deployments",
+            "INSERT INTO deployments (id, number, workspace, target, selector, priority, package, release, \
+             settings, created_ms) \
+             SELECT $1, COALESCE(MAX(number), 0) + 1, $2, $3, $4, $5, $6, $7, $8, $9 FROM deployments",
         )
         .bind(&deployment.id)
         .bind(workspace)
-        .bind(deployment.target.as_str())
+        .bind(target)
+        .bind(selector)
+        .bind(i64::from(deployment.priority))
         .bind(deployment.package.as_str())
         .bind(to_column(deployment.release)?)
         .bind(to_json("setting set", &deployment.settings)?)
@@ -193,33 +178,41 @@ impl Change {
         .execute(&mut *self.transaction)
         .await
         .map_err(Error::database("add a deployment"))?;
-        Ok(())
+        self.revise(workspace).await?;
+        Ok(replaced)
     }
 
-    /// End a deployment. Gives its target; `None` if none of that id is in force.
+    /// End a deployment. Gives its scope; `None` if none of that id is in force.
     pub async fn end_deployment(
         &mut self,
         workspace: &str,
         id: &str,
         now_ms: i64,
-    ) -> Result<Option<DeviceId>, Error> {
-        let target: Option<(String,)> = sqlx::query_as(
-            "SELECT target FROM deployments WHERE id = $1 AND workspace = $2 AND ended_ms IS NULL",
+    ) -> Result<Option<Scope>, Error> {
+        let found: Option<(Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT target, selector FROM deployments WHERE id = $1 AND workspace = $2 AND ended_ms IS NULL",
         )
         .bind(id)
         .bind(workspace)
         .fetch_optional(&mut *self.transaction)
         .await
         .map_err(Error::database("read a deployment"))?;
-        let Some((target,)) = target else {
+        let Some((target, selector)) = found else {
             return Ok(None);
         };
-        sqlx::query("UPDATE deployments SET ended_ms = $2, ended = 'removed' WHERE id = $1")
+        self.end(id, now_ms, "removed").await?;
+        self.revise(workspace).await?;
+        scope(target.as_deref(), selector.as_deref()).map(Some)
+    }
+
+    async fn end(&mut self, id: &str, now_ms: i64, why: &str) -> Result<(), Error> {
+        sqlx::query("UPDATE deployments SET ended_ms = $2, ended = $3 WHERE id = $1")
             .bind(id)
             .bind(now_ms)
+            .bind(why)
             .execute(&mut *self.transaction)
             .await
             .map_err(Error::database("end a deployment"))?;
-        Ok(Some(from_text("target name", &target)?))
+        Ok(())
     }
 }

@@ -5,12 +5,15 @@
 
 pub mod audit;
 pub mod deployments;
+pub mod in_force;
 pub mod metadata;
 pub mod notices;
 pub mod packages;
 pub mod presence;
 pub mod reports;
 pub mod targets;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,11 +35,13 @@ pub struct Store {
     /// Held by whoever writes. Waiting here costs no connection, so that a writer that also reads
     /// always finds one.
     writer: Arc<Mutex<()>>,
+    cache: in_force::Cache,
 }
 
 /// A transaction that writes; dropped without [`Change::commit`] it leaves nothing.
 pub struct Change {
     transaction: Transaction<'static, Sqlite>,
+    cache: in_force::Cache,
     _writer: OwnedMutexGuard<()>,
 }
 
@@ -57,7 +62,7 @@ impl Store {
             .await
             .map_err(Error::database("be opened"))?;
         MIGRATIONS.run(&pool).await.map_err(|source| Error::Migrate { path: path.to_owned(), source })?;
-        Ok(Self { pool, writer: Arc::default() })
+        Ok(Self { pool, writer: Arc::default(), cache: in_force::Cache::default() })
     }
 
     /// Begin to write. SQLite has one writer: the lock is taken now, not at the first statement,
@@ -66,7 +71,7 @@ impl Store {
         let writer = Arc::clone(&self.writer).lock_owned().await;
         let transaction =
             self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin a change"))?;
-        Ok(Change { transaction, _writer: writer })
+        Ok(Change { transaction, cache: self.cache.clone(), _writer: writer })
     }
 
     /// Whether there is such a workspace.

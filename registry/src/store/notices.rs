@@ -1,6 +1,8 @@
 //! What the registry itself noticed about a target. Kept apart from the device's events: those have
 //! the device's numbers, which nobody else may use up.
 
+use std::collections::BTreeMap;
+
 use selvedge_package::DeviceId;
 
 use super::{Change, Store};
@@ -57,6 +59,20 @@ impl Change {
 }
 
 impl Store {
+    /// When a notice of one kind was kept last about each target of a workspace.
+    pub async fn noticed(&self, workspace: &str, kind: &str) -> Result<BTreeMap<String, i64>, Error> {
+        let rows: Vec<(String, i64)> = sqlx::query_as(
+            "SELECT n.device, MAX(n.at_ms) FROM notices n JOIN targets t ON t.name = n.device \
+             WHERE t.workspace = $1 AND n.kind = $2 GROUP BY n.device",
+        )
+        .bind(workspace)
+        .bind(kind)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Error::database("read notices"))?;
+        Ok(rows.into_iter().collect())
+    }
+
     /// The notices about a device, newest first.
     pub async fn notices(&self, device: &DeviceId) -> Result<Vec<Notice>, Error> {
         sqlx::query_as(

@@ -5,6 +5,7 @@ use selvedge_package::{DeviceId, Digest, Manifest, PackageName};
 use super::{Change, Store, from_column, from_json, from_text, to_column, to_json};
 use crate::error::Error;
 use crate::refusal::Refusal;
+use crate::resolve::Decision;
 
 /// A released package.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,20 +115,30 @@ impl Store {
 
     /// The size of a blob, if it belongs to a package that is assigned to this enrolled device.
     pub async fn blob_for(&self, device: &DeviceId, digest: &Digest) -> Result<Option<u64>, Error> {
-        let row: Option<(i64,)> = sqlx::query_as(
-            "SELECT blob.size FROM package_blobs blob \
-             JOIN deployments d ON d.workspace = blob.workspace AND d.package = blob.name \
-                  AND d.release = blob.release \
-             JOIN targets t ON t.name = d.target AND t.workspace = d.workspace \
-             WHERE blob.digest = $1 AND d.target = $2 AND d.ended_ms IS NULL \
-                  AND t.public_key IS NOT NULL LIMIT 1",
+        let Some(standing) = self.standing(device).await? else {
+            return Ok(None);
+        };
+        if standing.target.public_key.is_none() {
+            return Ok(None);
+        }
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+            "SELECT name, release, size FROM package_blobs WHERE digest = $1 AND workspace = $2",
         )
         .bind(digest.to_string())
-        .bind(device.as_str())
-        .fetch_optional(&self.pool)
+        .bind(&standing.target.workspace)
+        .fetch_all(&self.pool)
         .await
         .map_err(Error::database("look a blob up"))?;
-        row.map(|(size,)| from_column(size)).transpose()
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let resolution = standing.resolve();
+        let mut chosen = resolution.packages.values().filter_map(Decision::chosen);
+        let size = chosen.find_map(|(package, _, release)| {
+            let mine = |row: &&(String, i64, i64)| row.0 == package.as_str() && row.1 == release as i64;
+            rows.iter().find(mine).map(|(_, _, size)| *size)
+        });
+        size.map(from_column).transpose()
     }
 }
 
@@ -190,6 +201,7 @@ impl Change {
             .await
             .map_err(Error::database("add the blobs of a release"))?;
         }
+        self.revise(&package.workspace).await?;
         Ok(())
     }
 }

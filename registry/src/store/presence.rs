@@ -1,9 +1,11 @@
 //! What a device's last birth said, and when anything was heard from it.
 
+use std::collections::BTreeMap;
+
 use selvedge_package::DeviceId;
 use selvedge_protocol::message::{Accepted, Birth};
 
-use super::{Store, from_column, from_json, to_column, to_json};
+use super::{Store, from_column, from_json, from_text, to_column, to_json};
 use crate::error::Error;
 
 /// Milliseconds of silence after which a target is no longer online: two and a half of the
@@ -32,6 +34,7 @@ impl Presence {
 
 #[derive(sqlx::FromRow)]
 struct Row {
+    device: String,
     epoch: i64,
     agent: String,
     capabilities: String,
@@ -45,38 +48,57 @@ struct Row {
     gone: i64,
 }
 
+impl Row {
+    fn presence(self) -> Result<Presence, Error> {
+        Ok(Presence {
+            epoch: from_column(self.epoch)?,
+            birth: Birth {
+                agent: self.agent,
+                capabilities: from_json("capability list", &self.capabilities)?,
+                largest_block: u32::try_from(self.largest_block).unwrap_or(u32::MAX),
+                generation: from_column(self.generation)?,
+                desired: from_column(self.desired)?,
+                image_root: from_column(self.image_root)?,
+                director_root: from_column(self.director_root)?,
+                nonce: hex::decode(&self.nonce)
+                    .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
+                // Of use to a Director that knows nothing of the device; this one does.
+                accepted: Accepted::default(),
+            },
+            last_heard_ms: self.last_heard_ms,
+            gone: self.gone != 0,
+        })
+    }
+}
+
 impl Store {
+    /// Presence of every device of a workspace, as the database knows it.
+    pub async fn presences(&self, workspace: &str) -> Result<BTreeMap<DeviceId, Presence>, Error> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "SELECT p.device, p.epoch, p.agent, p.capabilities, p.largest_block, p.generation, p.desired, \
+             p.image_root, p.director_root, p.nonce, p.last_heard_ms, p.gone FROM presence p \
+             JOIN targets t ON t.name = p.device WHERE t.workspace = $1",
+        )
+        .bind(workspace)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Error::database("read presence"))?;
+        rows.into_iter()
+            .map(|row| Ok((from_text("target name", &row.device)?, row.presence()?)))
+            .collect()
+    }
+
     /// Presence as the database knows it.
     pub async fn presence(&self, device: &DeviceId) -> Result<Option<Presence>, Error> {
         let row: Option<Row> = sqlx::query_as(
-            "SELECT epoch, agent, capabilities, largest_block, generation, desired, image_root, \
+            "SELECT device, epoch, agent, capabilities, largest_block, generation, desired, image_root, \
              director_root, nonce, last_heard_ms, gone FROM presence WHERE device = $1",
         )
         .bind(device.as_str())
         .fetch_optional(&self.pool)
         .await
         .map_err(Error::database("read presence"))?;
-        row.map(|row| {
-            Ok(Presence {
-                epoch: from_column(row.epoch)?,
-                birth: Birth {
-                    agent: row.agent,
-                    capabilities: from_json("capability list", &row.capabilities)?,
-                    largest_block: u32::try_from(row.largest_block).unwrap_or(u32::MAX),
-                    generation: from_column(row.generation)?,
-                    desired: from_column(row.desired)?,
-                    image_root: from_column(row.image_root)?,
-                    director_root: from_column(row.director_root)?,
-                    nonce: hex::decode(&row.nonce)
-                        .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
-                    // Of use to a Director that knows nothing of the device; this one does.
-                    accepted: Accepted::default(),
-                },
-                last_heard_ms: row.last_heard_ms,
-                gone: row.gone != 0,
-            })
-        })
-        .transpose()
+        row.map(Row::presence).transpose()
     }
 
     /// Keep presence. Nothing is kept of a target that does not exist.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use selvedge_package::DeviceId;
+use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::message::DeviceState;
 use serde::{Deserialize, Serialize};
+use sqlx::SqliteConnection;
 
 use super::{Change, Store, from_json, from_text, to_json};
 use crate::error::Error;
@@ -22,12 +23,19 @@ pub enum Kind {
     Device,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Kind {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
             Self::Local => "local",
             Self::Device => "device",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 
@@ -68,6 +76,8 @@ pub struct Target {
     pub reported: Option<DeviceState>,
     /// When that arrived.
     pub reported_ms: Option<i64>,
+    /// For each package the release below which it never goes again, as its reports show.
+    pub floors: BTreeMap<PackageName, u64>,
     /// The newest epoch that a signed report of facts or state carried; 0: none yet.
     pub proven_epoch: u64,
 }
@@ -87,10 +97,11 @@ struct Row {
     reported_ms: Option<i64>,
     facts_epoch: i64,
     reported_epoch: i64,
+    floors: String,
 }
 
 const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, \
-     enrolled_ms, facts, reported, reported_ms, facts_epoch, reported_epoch FROM targets \
+     enrolled_ms, facts, reported, reported_ms, facts_epoch, reported_epoch, floors FROM targets \
      WHERE name = $1";
 
 impl Row {
@@ -119,20 +130,47 @@ impl Row {
                 Some(text) => Some(from_json("reported state", text)?),
             },
             reported_ms: self.reported_ms,
+            floors: from_json("floor set", &self.floors)?,
             proven_epoch: u64::try_from(self.facts_epoch.max(self.reported_epoch)).unwrap_or(0),
         })
     }
 }
 
+/// The target of that name, in whatever workspace.
+pub(super) async fn target(
+    connection: &mut SqliteConnection,
+    name: &DeviceId,
+) -> Result<Option<Target>, Error> {
+    let row: Option<Row> = sqlx::query_as(COLUMNS_OF_ONE)
+        .bind(name.as_str())
+        .fetch_optional(connection)
+        .await
+        .map_err(Error::database("read a target"))?;
+    row.map(Row::target).transpose()
+}
+
+/// All targets of a workspace, by name.
+pub(super) async fn targets(
+    connection: &mut SqliteConnection,
+    workspace: &str,
+) -> Result<Vec<Target>, Error> {
+    let rows: Vec<Row> = sqlx::query_as(
+        "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, enrolled_ms, facts, \
+         reported, reported_ms, facts_epoch, reported_epoch, floors FROM targets WHERE workspace = $1 \
+         ORDER BY name",
+    )
+    .bind(workspace)
+    .fetch_all(connection)
+    .await
+    .map_err(Error::database("list targets"))?;
+    rows.into_iter().map(Row::target).collect()
+}
+
 impl Store {
     /// The target of that name, in whatever workspace.
     pub async fn target(&self, name: &DeviceId) -> Result<Option<Target>, Error> {
-        let row: Option<Row> = sqlx::query_as(COLUMNS_OF_ONE)
-            .bind(name.as_str())
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(Error::database("read a target"))?;
-        row.map(Row::target).transpose()
+        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
+        target(&mut connection, name).await
     }
 
     /// The target of that name in that workspace.
@@ -145,15 +183,8 @@ impl Store {
 
     /// All targets of a workspace, by name.
     pub async fn targets(&self, workspace: &str) -> Result<Vec<Target>, Error> {
-        let rows: Vec<Row> = sqlx::query_as(
-            "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, enrolled_ms, \
-             facts, reported, reported_ms, facts_epoch, reported_epoch FROM targets WHERE workspace = $1 ORDER BY name",
-        )
-        .bind(workspace)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(Error::database("list targets"))?;
-        rows.into_iter().map(Row::target).collect()
+        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
+        targets(&mut connection, workspace).await
     }
 
     /// The names of all enrolled targets, of every workspace.
@@ -195,6 +226,29 @@ impl Change {
         if added.rows_affected() == 0 {
             return Err(Refusal::TargetExists(name.clone()));
         }
+        // What an earlier target of this name was told is nothing to this one; the sequence goes on.
+        sqlx::query(
+            "UPDATE directed SET assignments = '', signed_ms = 0, expires_ms = 0 WHERE device = $1",
+        )
+        .bind(name.as_str())
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("forget what was signed for an earlier target"))?;
+        Ok(())
+    }
+
+    /// Replace a target's floors.
+    pub async fn set_floors(
+        &mut self,
+        name: &DeviceId,
+        floors: &BTreeMap<PackageName, u64>,
+    ) -> Result<(), Error> {
+        sqlx::query("UPDATE targets SET floors = $2 WHERE name = $1")
+            .bind(name.as_str())
+            .bind(to_json("floor set", floors)?)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("change floors"))?;
         Ok(())
     }
 
@@ -214,7 +268,13 @@ impl Change {
     }
 
     /// Remove a target with its reports and presence. Its deployments end; their history stays.
-    pub async fn remove_target(&mut self, name: &DeviceId, now_ms: i64) -> Result<(), Error> {
+    pub async fn remove_target(
+        &mut self,
+        workspace: &str,
+        name: &DeviceId,
+        now_ms: i64,
+    ) -> Result<(), Error> {
+        self.revise(workspace).await?;
         sqlx::query(
             "UPDATE deployments SET ended_ms = $2, ended = 'target-removed' \
              WHERE target = $1 AND ended_ms IS NULL",

@@ -5,16 +5,16 @@
 
 use jiff::Timestamp;
 use selvedge_package::DeviceId;
-use selvedge_package::trust::{AssignedPackage, DirectorAssignment, FORMAT};
+use selvedge_package::trust::{DirectorAssignment, FORMAT};
 use selvedge_signing::director::sign_device;
 use selvedge_signing::lifetimes::{DIRECTOR, expiry};
 use serde_json::json;
 
 use super::{Trust, text, unsigned};
 use crate::error::Error;
-use crate::store::deployments::Assigned;
+use crate::store::in_force::{signed_form, written};
 use crate::store::metadata::{Directed, Repository, Role, Signed};
-use crate::store::{Store, to_json};
+use crate::store::Store;
 
 /// Sign for `device` where that is due. The caller holds the signing lock.
 pub(super) async fn direct(
@@ -30,8 +30,9 @@ pub(super) async fn direct(
     let now_ms = now.as_millisecond();
     let before = store.directed(device).await?;
     let mut change = store.change().await?;
-    let assignments = signed_form(change.assigned(device).await?);
-    let written = to_json("assignment list", &assignments)?;
+    let standing = change.standing(device).await?;
+    let assignments = signed_form(standing.map(|standing| standing.assigned()).unwrap_or_default());
+    let written = written(&assignments)?;
     let same = before.as_ref().is_some_and(|before| before.assignments == written);
     if let Some(before) = &before
         && same
@@ -97,36 +98,8 @@ pub(super) async fn direct(
 
 /// Whether what was signed is not what the device shall run, or not what it has accepted.
 pub(super) async fn behind(store: &Store, device: &DeviceId, desired: u64) -> Result<bool, Error> {
-    let Some(directed) = store.directed(device).await? else {
-        return Ok(true);
-    };
-    let written = to_json("assignment list", &signed_form(store.assigned(device).await?))?;
-    Ok(written != directed.assignments || desired < directed.sequence)
-}
-
-/// The sequence of what `device` shall run now, signed or not yet.
-pub(super) async fn sequence(store: &Store, device: &DeviceId) -> Result<u64, Error> {
-    // In this order: what is signed between the two reads is then counted once.
-    let directed = store.directed(device).await?;
-    let assigned = signed_form(store.assigned(device).await?);
-    match directed {
-        None if assigned.is_empty() => Ok(0),
-        None => Ok(1),
-        Some(directed) if to_json("assignment list", &assigned)? == directed.assignments => {
-            Ok(directed.sequence)
-        }
-        Some(directed) => Ok(directed.sequence.saturating_add(1)),
+    match store.standing(device).await? {
+        Some(standing) => standing.behind(desired),
+        None => Ok(false),
     }
-}
-
-fn signed_form(assigned: Vec<Assigned>) -> Vec<AssignedPackage> {
-    let signed = assigned.into_iter().map(|assigned| AssignedPackage {
-        package: assigned.package,
-        target: assigned.target,
-        digest: assigned.digest,
-        length: assigned.length,
-        release: assigned.release,
-        settings: assigned.settings,
-    });
-    signed.collect()
 }

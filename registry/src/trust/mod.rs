@@ -133,12 +133,6 @@ impl Trust {
         director::behind(store, device, desired).await
     }
 
-    /// The sequence of what `device` shall run: that of the last signature, or the one that comes
-    /// next where the assignments have changed since. 0: there never was anything to run.
-    pub async fn sequence(&self, store: &Store, device: &DeviceId) -> Result<u64, Error> {
-        director::sequence(store, device).await
-    }
-
     /// Everything that `device` needs to accept what it shall run, in CBOR. `None` before it was
     /// first signed.
     pub async fn bundle(&self, store: &Store, device: &DeviceId) -> Result<Option<Vec<u8>>, Error> {

@@ -9,6 +9,7 @@ use selvedge_signing::{Keyring, keyring};
 
 use super::*;
 use crate::store::metadata::Signed;
+use crate::store::targets::Kind;
 
 const DAY: i64 = 24;
 
@@ -109,6 +110,10 @@ async fn the_image_roles_are_signed_again_at_half_of_their_lives() {
 async fn what_a_device_shall_run_is_signed_when_that_is_due_and_only_then() {
     let scene = Scene::new().await;
     let device: DeviceId = "edge-1".parse().unwrap();
+    let mut change = scene.store.change().await.unwrap();
+    let labels = std::collections::BTreeMap::new();
+    change.add_target("default", &device, Kind::Device, &labels, "", 0).await.unwrap();
+    change.commit().await.unwrap();
     let roots = scene.trust.roots(&scene.store).await.unwrap();
     let state = TrustState::enrol(roots.image.as_bytes(), roots.director.as_bytes(), scene.start).unwrap();
     let direct = async |nonce: &[u8], days| {

@@ -26,6 +26,8 @@ pub struct Device {
     pub token: String,
     pub state: TrustState,
     pub epoch: u64,
+    /// What its births say that it can do.
+    pub capabilities: Vec<String>,
     sequence: u64,
 }
 
@@ -43,7 +45,7 @@ impl Device {
         let (image, director) = (text("image_root"), text("director_root"));
         let state = TrustState::enrol(image.as_bytes(), director.as_bytes(), floor).unwrap();
         let key = PrivateKey::generate().unwrap().0;
-        Self { id, handle, inbox, key, token: text("token"), state, epoch: 1, sequence: 0 }
+        Self { id, handle, inbox, key, token: text("token"), state, epoch: 1, capabilities: Vec::new(), sequence: 0 }
     }
 
     pub fn publish(&self, kind: Kind, payload: Vec<u8>) {
@@ -107,7 +109,7 @@ impl Device {
     pub fn birth(&mut self, nonce: &[u8], largest_block: u32) {
         let birth = Birth {
             agent: "0.1.0".to_owned(),
-            capabilities: Vec::new(),
+            capabilities: self.capabilities.clone(),
             largest_block,
             generation: 0,
             desired: self.state.sequence(),
@@ -131,6 +133,21 @@ impl Device {
         match self.want().await {
             Want::Inline(bytes) => self.accept(&bytes),
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Accepts desired states until one has these packages and releases.
+    pub async fn shall_run(&mut self, expected: &[(&str, u64)]) -> Accepted {
+        let expected: Vec<(String, u64)> =
+            expected.iter().map(|(name, release)| ((*name).to_owned(), *release)).collect();
+        loop {
+            let accepted = self.accepts().await;
+            let found = accepted.desired.assignments.iter();
+            let found: Vec<_> =
+                found.map(|assignment| (assignment.package.to_string(), assignment.release)).collect();
+            if found == expected {
+                return accepted;
+            }
         }
     }
 

@@ -16,8 +16,30 @@ pub struct Package {
     pub blobs: Vec<(Digest, Vec<u8>)>,
 }
 
+/// What a package asks for.
+#[derive(Default)]
+pub struct Wish {
+    pub architectures: &'static [&'static str],
+    pub min_release: u64,
+}
+
 /// A package with a model of `size` bytes that are made from its release.
 pub fn package(name: &str, version: &str, release: u64, size: usize) -> Package {
+    build(name, version, release, size, Wish::default(), &["threshold"])
+}
+
+/// A package that asks for something.
+pub fn wish(name: &str, version: &str, release: u64, size: usize, wish: Wish) -> Package {
+    build(name, version, release, size, wish, &["threshold"])
+}
+
+/// A package with these settings.
+pub fn with_settings(name: &str, version: &str, release: u64, settings: &[&str]) -> Package {
+    build(name, version, release, 100, Wish::default(), settings)
+}
+
+fn build(name: &str, version: &str, release: u64, size: usize, wish: Wish, settings: &[&str]) -> Package {
+    let settings: std::collections::BTreeMap<&str, &str> = settings.iter().map(|key| (*key, "0.5")).collect();
     let path = |text: &str| text.parse::<FilePath>().unwrap();
     let manifest: Manifest = serde_json::from_value(json!({
         "format": 1,
@@ -28,7 +50,9 @@ pub fn package(name: &str, version: &str, release: u64, size: usize) -> Package 
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [1]}],
         "acceptance": {"cases": ["cases/one.json"]},
-        "settings": {"threshold": "0.5"},
+        "settings": settings,
+        "min-release": wish.min_release,
+        "requires": {"architectures": wish.architectures},
     }))
     .unwrap();
     let model: Vec<u8> = (0..size).map(|at| (at as u64 * 31 + at as u64 / 257 + release) as u8).collect();

@@ -1,0 +1,393 @@
+//! What is in force in a workspace, and how each target stands to it.
+//!
+//! Deployments and releases of a workspace are read once for each of its revisions and kept; a target
+//! costs two short queries then, and all targets together cost two as well.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use selvedge_package::manifest::Requires;
+use selvedge_package::trust::AssignedPackage;
+use selvedge_package::{DeviceId, Manifest, PackageName};
+use sqlx::SqliteConnection;
+
+use super::deployments::scope;
+use super::targets::{Target, target, targets};
+use super::{Change, Store, from_column, from_json, from_text, to_json};
+use crate::error::Error;
+use crate::resolve::{Assigned, Decision, Offer, Offers, Resolution, Subject, resolve};
+use crate::selector::Attributes;
+
+/// A release, as far as decisions go by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Version for people.
+    pub version: String,
+    /// The floor that it sets when it is committed.
+    pub min_release: u64,
+}
+
+/// What is in force in a workspace at one of its revisions.
+#[derive(Debug, Clone, Default)]
+pub struct InForce {
+    revision: i64,
+    /// Every deployment in force.
+    pub offers: Offers,
+    releases: BTreeMap<PackageName, BTreeMap<u64, Known>>,
+}
+
+impl InForce {
+    /// A release of the workspace.
+    pub fn release(&self, package: &PackageName, release: u64) -> Option<&Known> {
+        self.releases.get(package)?.get(&release)
+    }
+
+    /// Releases of a package below `release`, newest first.
+    pub fn below(&self, package: &PackageName, release: u64) -> impl Iterator<Item = u64> {
+        let releases = self.releases.get(package).into_iter();
+        releases.flat_map(move |releases| releases.range(..release).rev().map(|(release, _)| *release))
+    }
+
+    /// The floor that a device has which committed this release.
+    pub fn floor(&self, package: &PackageName, release: u64) -> Option<u64> {
+        // As the device has it: a release does not shut itself out.
+        self.release(package, release).map(|known| known.min_release.min(release))
+    }
+
+    /// Version of a release for people; empty where it is not known.
+    pub fn version(&self, package: &PackageName, release: u64) -> &str {
+        self.release(package, release).map_or("", |known| known.version.as_str())
+    }
+
+    /// The same with one deployment more, as it would be; gives the one that it replaces too.
+    pub fn with(&self, offer: Offer) -> (Self, Option<Arc<Offer>>) {
+        let (offers, replaced) = self.offers.with(offer);
+        (Self { revision: -1, offers, releases: self.releases.clone() }, replaced)
+    }
+}
+
+/// A target and what decides what it shall run.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// The target.
+    pub target: Target,
+    /// Sequence of what was last signed for it; `None`: nothing was.
+    pub told_sequence: Option<u64>,
+    /// What that was, as it was written.
+    pub told_text: String,
+    told: Vec<AssignedPackage>,
+    /// What is in force in its workspace.
+    pub in_force: Arc<InForce>,
+}
+
+impl Standing {
+    /// What decisions go by.
+    pub fn subject(&self) -> Subject<'_> {
+        Subject {
+            attributes: attributes(&self.target),
+            floors: &self.target.floors,
+            told: &self.told,
+        }
+    }
+
+    /// What it shall run, and why.
+    pub fn resolve(&self) -> Resolution<'_> {
+        resolve(&self.subject(), &self.in_force.offers)
+    }
+
+    /// What it shall run, by package name.
+    pub fn assigned(&self) -> Vec<Assigned> {
+        self.resolve().packages.values().filter_map(|decision| self.chosen(decision)).collect()
+    }
+
+    /// What one decision assigns.
+    pub fn chosen(&self, decision: &Decision<'_>) -> Option<Assigned> {
+        match (decision.winner, decision.kept) {
+            (Some(winner), _) => Some(winner.assigned.clone()),
+            (None, Some(kept)) => Some(Assigned {
+                package: kept.package.clone(),
+                target: kept.target.clone(),
+                digest: kept.digest,
+                length: kept.length,
+                release: kept.release,
+                version: self.in_force.version(&kept.package, kept.release).to_owned(),
+                settings: kept.settings.clone(),
+            }),
+            (None, None) => None,
+        }
+    }
+
+    /// What it was last told, by package.
+    pub fn told(&self) -> &[AssignedPackage] {
+        &self.told
+    }
+
+    /// The sequence of what it shall run now, signed or not yet; 0: there never was anything to run.
+    pub fn sequence(&self) -> Result<u64, Error> {
+        let assigned = signed_form(self.assigned());
+        Ok(match self.told_sequence {
+            None if assigned.is_empty() => 0,
+            None => 1,
+            Some(sequence) if written(&assigned)? == self.told_text => sequence,
+            Some(sequence) => sequence.saturating_add(1),
+        })
+    }
+
+    /// Whether what was signed is not what it shall run, or is newer than `accepted`.
+    pub fn behind(&self, accepted: u64) -> Result<bool, Error> {
+        let Some(sequence) = self.told_sequence else {
+            return Ok(true);
+        };
+        Ok(accepted < sequence || written(&signed_form(self.assigned()))? != self.told_text)
+    }
+}
+
+/// What selectors see of a target.
+pub fn attributes(target: &Target) -> Attributes<'_> {
+    Attributes {
+        name: target.name.as_str(),
+        kind: target.kind.word(),
+        labels: &target.labels,
+        facts: &target.facts,
+    }
+}
+
+/// Assignments as they are signed.
+pub fn signed_form(assigned: Vec<Assigned>) -> Vec<AssignedPackage> {
+    let signed = assigned.into_iter().map(|assigned| AssignedPackage {
+        package: assigned.package,
+        target: assigned.target,
+        digest: assigned.digest,
+        length: assigned.length,
+        release: assigned.release,
+        settings: assigned.settings,
+    });
+    signed.collect()
+}
+
+/// Assignments as they are kept to be compared.
+pub fn written(assigned: &[AssignedPackage]) -> Result<String, Error> {
+    to_json("assignment list", &assigned)
+}
+
+/// What was read last, for each workspace.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cache(Arc<Mutex<BTreeMap<String, Arc<InForce>>>>);
+
+impl Cache {
+    fn get(&self, workspace: &str, revision: i64) -> Option<Arc<InForce>> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get(workspace).filter(|in_force| in_force.revision == revision).cloned()
+    }
+
+    fn set(&self, workspace: &str, in_force: &Arc<InForce>) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.insert(workspace.to_owned(), Arc::clone(in_force));
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct ReleaseRow {
+    name: String,
+    release: i64,
+    version: String,
+    min_release: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct OfferRow {
+    id: String,
+    number: i64,
+    target: Option<String>,
+    selector: Option<String>,
+    priority: i64,
+    package: String,
+    release: i64,
+    settings: String,
+    created_ms: i64,
+    version: String,
+    digest: String,
+    length: i64,
+    signed: String,
+}
+
+async fn revision(connection: &mut SqliteConnection, workspace: &str) -> Result<i64, Error> {
+    let row: Option<(i64,)> = sqlx::query_as("SELECT revision FROM workspaces WHERE name = $1")
+        .bind(workspace)
+        .fetch_optional(connection)
+        .await
+        .map_err(Error::database("read a workspace's revision"))?;
+    Ok(row.map_or(0, |(revision,)| revision))
+}
+
+async fn read(connection: &mut SqliteConnection, workspace: &str) -> Result<InForce, Error> {
+    // The revision first: what is read afterwards is at least as new.
+    let revision = revision(connection, workspace).await?;
+    let rows: Vec<ReleaseRow> =
+        sqlx::query_as("SELECT name, release, version, min_release FROM packages WHERE workspace = $1")
+            .bind(workspace)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(Error::database("list releases"))?;
+    let mut releases: BTreeMap<PackageName, BTreeMap<u64, Known>> = BTreeMap::new();
+    for row in rows {
+        let known = Known { version: row.version, min_release: from_column(row.min_release)? };
+        let package = releases.entry(from_text("package name", &row.name)?).or_default();
+        package.insert(from_column(row.release)?, known);
+    }
+    let manifests: Vec<(String,)> = sqlx::query_as(
+        "SELECT manifest FROM packages p WHERE workspace = $1 AND EXISTS (SELECT 1 FROM deployments d \
+         WHERE d.workspace = p.workspace AND d.package = p.name AND d.release = p.release \
+         AND d.ended_ms IS NULL)",
+    )
+    .bind(workspace)
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(Error::database("read the manifests of what is deployed"))?;
+    let mut requires: BTreeMap<(PackageName, u64), Arc<Requires>> = BTreeMap::new();
+    for (text,) in manifests {
+        let manifest: Manifest = from_json("package manifest", &text)?;
+        requires.insert((manifest.name, manifest.release), Arc::new(manifest.requires));
+    }
+    let rows: Vec<OfferRow> = sqlx::query_as(
+        "SELECT d.id, d.number, d.target, d.selector, d.priority, d.package, d.release, d.settings, \
+         d.created_ms, p.version, p.digest, p.length, p.target AS signed \
+         FROM deployments d JOIN packages p ON p.workspace = d.workspace AND p.name = d.package \
+              AND p.release = d.release \
+         WHERE d.workspace = $1 AND d.ended_ms IS NULL",
+    )
+    .bind(workspace)
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(Error::database("read what is deployed"))?;
+    let offers: Result<Vec<_>, Error> = rows.into_iter().map(|row| row.offer(&requires)).collect();
+    Ok(InForce { revision, offers: Offers::new(offers?), releases })
+}
+
+impl OfferRow {
+    fn offer(self, requires: &BTreeMap<(PackageName, u64), Arc<Requires>>) -> Result<Arc<Offer>, Error> {
+        let package: PackageName = from_text("package name", &self.package)?;
+        let release = from_column(self.release)?;
+        let requires = requires.get(&(package.clone(), release)).cloned().unwrap_or_default();
+        Ok(Arc::new(Offer {
+            id: self.id,
+            number: self.number,
+            scope: scope(self.target.as_deref(), self.selector.as_deref())?,
+            priority: i32::try_from(self.priority).unwrap_or(0),
+            created_ms: self.created_ms,
+            assigned: Assigned {
+                package,
+                target: self.signed,
+                digest: from_text("digest", &self.digest)?,
+                length: from_column(self.length)?,
+                release,
+                version: self.version,
+                settings: from_json("setting set", &self.settings)?,
+            },
+            requires,
+        }))
+    }
+}
+
+/// What was last signed: sequence and assignments.
+type Told = (i64, String);
+
+fn standing(target: Target, told: Option<Told>, in_force: Arc<InForce>) -> Result<Standing, Error> {
+    let (told_sequence, told_text) = match told {
+        Some((sequence, text)) => (Some(from_column(sequence)?), text),
+        None => (None, String::new()),
+    };
+    // Empty: it was signed for an earlier target of this name, which is nothing to this one.
+    let told = match told_text.as_str() {
+        "" => Vec::new(),
+        text => from_json("assignment list", text)?,
+    };
+    Ok(Standing { target, told_sequence, told_text, told, in_force })
+}
+
+async fn told(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Option<Told>, Error> {
+    sqlx::query_as("SELECT sequence, assignments FROM directed WHERE device = $1")
+        .bind(device.as_str())
+        .fetch_optional(connection)
+        .await
+        .map_err(Error::database("read what was signed for a device"))
+}
+
+impl Store {
+    /// What is in force in a workspace.
+    pub async fn in_force(&self, workspace: &str) -> Result<Arc<InForce>, Error> {
+        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
+        let now = revision(&mut connection, workspace).await?;
+        if let Some(in_force) = self.cache.get(workspace, now) {
+            return Ok(in_force);
+        }
+        let in_force = Arc::new(read(&mut connection, workspace).await?);
+        self.cache.set(workspace, &in_force);
+        Ok(in_force)
+    }
+
+    /// How one target stands, in whatever workspace; `None`: there is none.
+    pub async fn standing(&self, device: &DeviceId) -> Result<Option<Standing>, Error> {
+        // In this order: what is signed between two of the reads is then counted once.
+        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
+        let told = told(&mut connection, device).await?;
+        let Some(target) = target(&mut connection, device).await? else {
+            return Ok(None);
+        };
+        drop(connection);
+        let in_force = self.in_force(&target.workspace).await?;
+        standing(target, told, in_force).map(Some)
+    }
+
+    /// How all targets of a workspace stand, by name.
+    pub async fn standings(&self, workspace: &str) -> Result<Vec<Standing>, Error> {
+        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
+        let rows: Vec<(String, i64, String)> = sqlx::query_as(
+            "SELECT d.device, d.sequence, d.assignments FROM directed d \
+             JOIN targets t ON t.name = d.device WHERE t.workspace = $1",
+        )
+        .bind(workspace)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(Error::database("read what was signed for devices"))?;
+        let mut told: BTreeMap<String, Told> =
+            rows.into_iter().map(|(device, sequence, text)| (device, (sequence, text))).collect();
+        let targets = targets(&mut connection, workspace).await?;
+        drop(connection);
+        let in_force = self.in_force(workspace).await?;
+        targets
+            .into_iter()
+            .map(|target| {
+                let told = told.remove(target.name.as_str());
+                standing(target, told, Arc::clone(&in_force))
+            })
+            .collect()
+    }
+}
+
+impl Change {
+    /// How one target stands, with what this change has done so far.
+    pub async fn standing(&mut self, device: &DeviceId) -> Result<Option<Standing>, Error> {
+        let told = told(&mut self.transaction, device).await?;
+        let Some(target) = target(&mut self.transaction, device).await? else {
+            return Ok(None);
+        };
+        let now = revision(&mut self.transaction, &target.workspace).await?;
+        // What this change has written is kept for nobody else: it may come to nothing.
+        let in_force = match self.cache.get(&target.workspace, now) {
+            Some(in_force) => in_force,
+            None => Arc::new(read(&mut self.transaction, &target.workspace).await?),
+        };
+        standing(target, told, in_force).map(Some)
+    }
+
+    /// Let everybody read anew what is in force in a workspace.
+    pub(super) async fn revise(&mut self, workspace: &str) -> Result<(), Error> {
+        sqlx::query("UPDATE workspaces SET revision = revision + 1 WHERE name = $1")
+            .bind(workspace)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("count a change"))?;
+        Ok(())
+    }
+}
