@@ -2,8 +2,8 @@
 //!
 //! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `verify` accepts what
 //! the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
-//! deployment, `supervise` keeps the host running, `report` says what became of it. `daemon` is the
-//! loop that carries between them, `status` what a person on the device sees. It links neither
+//! deployment, `supervise` keeps the host running, `report` says what became of it, `remote`
+//! answers questions from far away. `daemon` is the loop that carries between them, `status` what a person on the device sees. It links neither
 //! wasmtime nor ONNX Runtime, and runs on one thread.
 
 pub mod activate;
@@ -16,6 +16,8 @@ pub mod failure;
 pub mod fetch;
 pub mod identity;
 pub mod lock;
+pub mod memory;
+pub mod remote;
 pub mod report;
 pub mod status;
 pub mod store;

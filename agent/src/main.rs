@@ -9,9 +9,12 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use selvedge_agent::config::{Choices, Config};
 use selvedge_agent::enrolment::Enrolment;
+use selvedge_agent::remote::Logs;
 use selvedge_agent::supervise::{CANNOT, Launch};
 use selvedge_agent::{daemon, status};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// The device's agent: takes signed packages over MQTT, keeps them running, and reports.
 #[derive(Debug, Parser)]
@@ -98,10 +101,11 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Run(run) => {
             let filter = EnvFilter::try_from_env("SELVEDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-            tracing_subscriber::fmt()
-                .with_env_filter(filter)
-                .with_writer(std::io::stderr)
-                .with_ansi(false)
+            let logs = Logs::default();
+            tracing_subscriber::registry()
+                .with(filter)
+                .with(fmt::layer().with_writer(std::io::stderr).with_ansi(false))
+                .with(logs.layer())
                 .init();
             let file = match &run.config {
                 Some(path) => Choices::from_file(path)?,
@@ -118,7 +122,7 @@ fn run(command: Command) -> anyhow::Result<()> {
                 ..Choices::default()
             };
             let config = Config::merge(&run.data, file, line)?;
-            runtime()?.block_on(daemon::run(config, enrolment))?;
+            runtime()?.block_on(daemon::run(config, enrolment, logs))?;
             Ok(())
         }
     }

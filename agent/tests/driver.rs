@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use selvedge_agent::activate::{Activation, Outcome, Parts};
 use selvedge_agent::fetch::Hardware;
+use selvedge_agent::memory::Memory;
 use selvedge_agent::store::{RealDisk, Store};
 use selvedge_agent::supervise::{HostProgram, Probe};
 use selvedge_control::{Client, HostStatus, Load, PackageRef, PackageState, PackageStatus, path};
@@ -29,6 +30,9 @@ struct Host {
     packages: Vec<PackageStatus>,
     ready: bool,
     asked: Vec<String>,
+    /// Settings of the last load, and of what is served.
+    loaded: BTreeMap<String, String>,
+    served: BTreeMap<String, String>,
     /// What the next loads are answered, where it is not a success.
     refusals: Vec<Value>,
 }
@@ -44,6 +48,8 @@ impl Host {
                     return (422, self.refusals.remove(0));
                 }
                 assert!(load.directory.join("models/m.onnx").is_file(), "{:?}", load.directory);
+                self.packages.retain(|p| p.state != PackageState::Staged || p.package != load.package);
+                self.loaded = load.settings;
                 self.packages.push(PackageStatus {
                     package: load.package.clone(),
                     version: String::new(),
@@ -69,7 +75,11 @@ impl Host {
                 if at == path::UNLOAD {
                     self.packages.retain(|p| p.package != package);
                 } else {
-                    self.packages.retain(|p| p.package == package || p.package.name != package.name);
+                    let staged = |p: &PackageStatus| p.package == package && p.state == PackageState::Staged;
+                    if self.packages.iter().any(staged) {
+                        self.packages.retain(|p| p.package.name != package.name || staged(p));
+                        self.served.clone_from(&self.loaded);
+                    }
                     for p in self.packages.iter_mut().filter(|p| p.package == package) {
                         p.state = PackageState::Serving;
                     }
@@ -140,7 +150,10 @@ impl Bench {
     }
 
     fn desire(&mut self, sequence: u64, packages: &[&Built]) {
-        let assignments = packages.iter().map(|built| assignment(built)).collect();
+        self.desire_with(sequence, packages.iter().map(|built| assignment(built)).collect());
+    }
+
+    fn desire_with(&mut self, sequence: u64, assignments: Vec<Assignment>) {
         let issued_at = "2026-11-27T00:00:00Z".parse().unwrap();
         let desired = Desired { sequence, issued_at, nonce: Vec::new(), assignments };
         self.activation.desire(&self.trust, &desired).unwrap();
@@ -206,7 +219,9 @@ fn driver(place: &Path, store: &Store) -> (Activation, mpsc::UnboundedReceiver<O
             log: place.join("host.log"),
             patience: PATIENCE,
             memory: 1 << 30,
+            sampled: Memory::default(),
         },
+        memory: Memory::at(place.join("proc"), place.join("cgroup")),
         load: PATIENCE,
         outcomes: sender,
     };
@@ -215,10 +230,20 @@ fn driver(place: &Path, store: &Store) -> (Activation, mpsc::UnboundedReceiver<O
 
 /// Makes a host program whose probe says this.
 fn set_probe(place: &Path, result: &Value) {
+    set_program(place, &format!("cat <<'END'\n{result}\nEND"));
+}
+
+/// Says how much memory there is.
+fn set_memory(place: &Path, kib: u64) {
+    std::fs::create_dir_all(place.join("proc")).unwrap();
+    std::fs::write(place.join("proc/meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
+}
+
+fn set_program(place: &Path, script: &str) {
     use std::os::unix::fs::PermissionsExt;
     let path = place.join("host");
     let new: PathBuf = place.join("host.new");
-    std::fs::write(&new, format!("#!/bin/sh\ncat <<'END'\n{result}\nEND\n")).unwrap();
+    std::fs::write(&new, format!("#!/bin/sh\n{script}\n")).unwrap();
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o700)).unwrap();
     std::fs::rename(new, path).unwrap();
 }
@@ -320,6 +345,103 @@ async fn a_failed_case_is_not_committed_and_the_old_release_stays() {
     assert!(bench.asked().is_empty(), "the host never saw it");
     assert!(bench.serves() && bench.slot().committed.unwrap().release.release == 1);
     assert!(bench.told.contains(&"rolled-back".to_owned()), "{:?}", bench.told);
+}
+
+#[tokio::test]
+async fn what_memory_would_not_hold_beside_the_old_one_takes_its_place() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    set_memory(bench.place.path(), 1000);
+    let first = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&first]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    assert!(!bench.told.contains(&"stops-first".to_owned()), "there was nothing to stop");
+    bench.asked();
+    let second = package(&bench.store, 2, json!({}));
+    bench.desire(2, &[&second]);
+    bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == 2)).await;
+    assert_eq!(bench.asked(), ["unload p", "load p", "activate p"]);
+    assert!(bench.told.contains(&"stops-first".to_owned()), "{:?}", bench.told);
+
+    // The next one fails: the old one comes back by itself.
+    let refusal = json!({ "error": "no memory", "reason": "limit" });
+    bench.host.lock().unwrap().refusals.push(refusal);
+    let third = package(&bench.store, 3, json!({}));
+    bench.desire(3, &[&third]);
+    bench.until("the old one", |b| b.slot().failure.is_some() && b.serves()).await;
+    assert_eq!(bench.asked(), ["unload p", "load p", "load p", "activate p"]);
+    assert_eq!(bench.slot().committed.unwrap().release.release, 2);
+
+    // With memory for both they are side by side again.
+    set_memory(bench.place.path(), 10_000_000);
+    let fourth = package(&bench.store, 4, json!({}));
+    bench.desire(4, &[&fourth]);
+    bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == 4)).await;
+    assert_eq!(bench.asked(), ["load p", "activate p"]);
+}
+
+#[tokio::test]
+async fn a_probe_killed_for_want_of_memory_has_it_to_itself_the_second_time() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let first = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&first]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.asked();
+    set_program(bench.place.path(), "kill -KILL $$");
+    set_memory(bench.place.path(), 1000);
+    let second = package(&bench.store, 2, json!({}));
+    bench.desire(2, &[&second]);
+    bench.until("failure", |b| b.slot().failure.is_some() && b.serves()).await;
+    assert_eq!(bench.slot().failure.unwrap().reason, "probe-crashed");
+    assert_eq!(bench.asked(), ["unload p", "load p", "activate p"], "the old one came back");
+
+    // Killed by somebody while there is memory: that is no reason to stop what answers.
+    set_memory(bench.place.path(), 10_000_000);
+    let third = package(&bench.store, 3, json!({}));
+    bench.desire(3, &[&third]);
+    bench.until("failure", |b| b.slot().failure.is_some_and(|failure| failure.release == 3)).await;
+    assert!(bench.asked().is_empty());
+}
+
+#[tokio::test]
+async fn new_settings_are_reported_when_they_run_and_not_before() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let built = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&built]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.asked();
+    let with = |value: &str| {
+        let settings = [("k".to_owned(), value.to_owned())].into();
+        vec![Assignment { settings, ..assignment(&built) }]
+    };
+    bench.desire_with(2, with("1"));
+    let report = bench.activation.report(None).packages.remove(0);
+    assert!(report.serving, "with the settings before");
+    assert_eq!(report.pending.unwrap().release, report.committed.unwrap());
+    bench.until("the settings", |b| b.host.lock().unwrap().served.get("k").is_some_and(|v| v == "1")).await;
+    bench.until("commit", |b| b.slot().stage == Stage::Idle).await;
+    assert_eq!(bench.asked(), ["load p", "activate p"]);
+    let report = bench.activation.report(None).packages.remove(0);
+    assert!(report.serving && report.pending.is_none() && report.failure.is_none(), "{report:?}");
+    assert_eq!(bench.slot().committed.unwrap().release.settings["k"], "1");
+
+    // Those that the package refuses are reported, and those before them stay.
+    bench.host.lock().unwrap().refusals.push(json!({ "error": "k is no number", "reason": "limit" }));
+    bench.desire_with(3, with("x"));
+    bench.until("failure", |b| b.slot().failure.is_some()).await;
+    assert!(bench.serves() && bench.slot().committed.unwrap().release.settings["k"] == "1");
+    assert_eq!(bench.asked(), ["load p"]);
+    bench.desire_with(4, with("2"));
+    bench.until("commit", |b| b.slot().committed.unwrap().release.settings["k"] == "2").await;
+
+    // A host that is started anew has them from the beginning.
+    bench.asked();
+    bench.restart_host();
+    bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
+    assert_eq!(bench.host.lock().unwrap().served["k"], "2");
+    assert_eq!(bench.asked(), ["load p", "activate p", "ready"]);
 }
 
 #[tokio::test]

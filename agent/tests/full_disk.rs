@@ -11,6 +11,7 @@ use std::time::Duration;
 use redb::StorageBackend;
 use selvedge_agent::activate::{Activation, Outcome, Parts};
 use selvedge_agent::fetch::Hardware;
+use selvedge_agent::memory::Memory;
 use selvedge_agent::store::disk::{Disk, DiskFile};
 use selvedge_agent::store::{Key, MARGIN, RealDisk, Replaces, Row, Store, StoreError};
 use selvedge_agent::supervise::{HostProgram, Probe};
@@ -232,7 +233,9 @@ fn driver(store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
             log: store.root().join("host.log"),
             patience: Duration::from_secs(30),
             memory: 1 << 30,
+            sampled: Memory::default(),
         },
+        memory: Memory::default(),
         load: Duration::from_secs(30),
         outcomes: sender,
     };

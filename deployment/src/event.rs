@@ -40,6 +40,14 @@ pub enum Event {
         /// Package.
         package: PackageName,
     },
+    /// Memory would not hold the release on trial beside the one that answers: the old one is to be
+    /// stopped first, and comes back when the new one fails. Before the host has it open.
+    Tight {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+    },
     /// The host has it open and ran its acceptance cases.
     Accepted {
         /// Package.
@@ -113,6 +121,8 @@ pub enum Note {
     Repairing(PackageName),
     /// A committed release is not served any more.
     Quarantined(PackageName),
+    /// The release that answers is stopped before the one on trial starts, for want of memory.
+    StopsFirst(PackageName, Release),
 }
 
 /// An event that does not fit the state. It changes nothing; the driver logs it.

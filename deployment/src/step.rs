@@ -3,7 +3,7 @@
 use selvedge_package::{Digest, PackageName};
 
 use crate::event::{Event, Illegal, Note};
-use crate::state::{Committed, Failure, Health, Phase, Release, Rules, Slot, Stage, State};
+use crate::state::{Committed, Failure, Health, Phase, Release, Rules, Slot, Stage, State, Swap};
 
 /// Starts of one release after which it is given up. A start that a power cut ends counts, so that
 /// a release which takes the device down with it does not do so for ever.
@@ -43,6 +43,7 @@ impl Step {
                 self.unusable(&package, digest, &reason, &what)
             }
             Event::Begin { package } => self.begin(&package),
+            Event::Tight { package, digest } => self.tight(&package, digest),
             Event::Accepted { package, digest, cases } => self.accepted(&package, digest, cases),
             Event::TrialFailed { package, digest, reason, what } => {
                 self.trial("trial-failed", &package, digest)?;
@@ -158,6 +159,24 @@ impl Step {
             phase: Phase::Loading,
         };
         Ok(())
+    }
+
+    /// A trial that would be beside the release that answers takes its place instead.
+    fn tight(&mut self, package: &PackageName, digest: Digest) -> Result<(), Illegal> {
+        self.trial("tight", package, digest)?;
+        let slot = self.slot("tight", package)?;
+        match &mut slot.stage {
+            Stage::Trial { release, rules, phase: Phase::Loading, .. } => {
+                if rules.swap == Swap::Handover {
+                    rules.swap = Swap::StopFirst;
+                    let note = Note::StopsFirst(package.clone(), release.clone());
+                    self.notes.push(note);
+                }
+                Ok(())
+            }
+            // It is open already: memory holds both.
+            stage => Err(wrong("tight", package, stage)),
+        }
     }
 
     fn accepted(&mut self, package: &PackageName, digest: Digest, cases: usize) -> Result<(), Illegal> {
@@ -289,8 +308,10 @@ impl Step {
         let Stage::Trial { release, rules, .. } = std::mem::take(&mut slot.stage) else {
             return;
         };
+        // With other settings it is still the same release, and the one to go back to is another.
         if let Some(old) = slot.committed.take()
             && old.health != Health::Quarantined
+            && old.release.digest != release.digest
         {
             slot.previous = Some((old.release, old.rules));
         }
@@ -355,12 +376,19 @@ impl Slot {
         self.failure = None;
         self.wanted = Some(release.clone());
         match &mut self.committed {
-            // Only the settings differ: nothing to fetch or to try, except where it was shut out.
             Some(committed)
                 if committed.release.digest == release.digest && committed.health != Health::Quarantined =>
             {
-                committed.release = release;
-                self.stage = Stage::Idle;
+                let runs_so = committed.release.settings == release.settings;
+                let sound = committed.health != Health::Damaged;
+                self.stage = if runs_so || !sound {
+                    // What is damaged is being fetched, and starts with these settings then.
+                    committed.release = release;
+                    Stage::Idle
+                } else {
+                    // Only the settings differ: nothing to fetch, but they are tried as a release is.
+                    Stage::Staged { release, rules: committed.rules, attempts: 0 }
+                };
             }
             _ => match &mut self.stage {
                 Stage::Fetching(on_its_way) if on_its_way.digest == release.digest => *on_its_way = release,

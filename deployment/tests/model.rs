@@ -13,7 +13,8 @@ const NAMES: [&str; 2] = ["file-type", "vad"];
 /// What a driver would do next, in terms of the current state, or noise of any kind.
 #[derive(Debug, Clone)]
 enum Move {
-    /// A desired state with these releases (0: not assigned), newer by so much.
+    /// A desired state with these releases (0 and 6: not assigned; from 6 on with settings), newer by so
+    /// much.
     Desired([u8; 2], u8),
     /// Answer effect number n of the plan with outcome m.
     Answer(usize, u8),
@@ -25,9 +26,9 @@ enum Move {
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
-        2 => (any::<[u8; 2]>(), 0u8..3).prop_map(|(r, d)| Move::Desired(r.map(|r| r % 6), d)),
+        2 => (any::<[u8; 2]>(), 0u8..3).prop_map(|(r, d)| Move::Desired(r.map(|r| r % 12), d)),
         8 => (0usize..4, 0u8..10).prop_map(|(n, m)| Move::Answer(n, m)),
-        2 => (0usize..2, 1u8..6, 0u8..8).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
+        2 => (0usize..2, 1u8..6, 0u8..9).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
         1 => proptest::option::of(1u8..6).prop_map(Move::HostDied),
         1 => Just(Move::Restarted),
     ];
@@ -47,6 +48,13 @@ fn release(package: usize, number: u8) -> Release {
         min_release: if number == 4 { 3 } else { 0 },
         settings: BTreeMap::new(),
     }
+}
+
+/// What a desired state assigns: from 6 on the same releases with settings.
+fn assigned(package: usize, number: u8) -> Option<(PackageName, Release)> {
+    let (number, with) = (number % 6, number >= 6);
+    let settings = with.then(|| ("k".to_owned(), "v".to_owned())).into_iter().collect();
+    (number > 0).then(|| (name(package), Release { settings, ..release(package, number) }))
 }
 
 fn rules(number: u8) -> Rules {
@@ -79,6 +87,7 @@ fn answer(effect: &Effect, outcome: u8) -> Event {
             },
             2 => Event::Damaged { package, digest: release.digest },
             3 => Event::Accepted { package, digest: release.digest, cases: 0 },
+            4 => Event::Tight { package, digest: release.digest },
             _ => Event::Accepted { package, digest: release.digest, cases: 2 },
         },
         Effect::Activate(package, release) => {
@@ -109,6 +118,7 @@ fn noise(package: usize, number: u8, kind: u8) -> Event {
         4 => Event::TrialFailed { package, digest, reason: "r".into(), what: "ä".repeat(3000) },
         5 => Event::Damaged { package, digest },
         6 => Event::Begin { package },
+        7 => Event::Tight { package, digest },
         _ => Event::Unusable { package, digest, reason: "r".into(), what: String::new() },
     }
 }
@@ -117,10 +127,7 @@ fn event(state: &State, step: &Move) -> Option<Event> {
     Some(match step {
         Move::Desired(releases, newer) => Event::Desired {
             sequence: (state.desired + u64::from(*newer)).saturating_sub(1),
-            assignments: (0..2)
-                .filter(|n| releases[*n] > 0)
-                .map(|n| (name(n), release(n, releases[n])))
-                .collect(),
+            assignments: (0..2).filter_map(|n| assigned(n, releases[n])).collect(),
         },
         Move::Answer(n, outcome) => answer(plan(state).get(*n)?, *outcome),
         Move::Noise(package, number, kind) => noise(*package, *number, *kind),
@@ -181,6 +188,31 @@ fn check_step(before: &State, event: &Event, after: &Step) {
             if !assignments.iter().any(|(n, _)| n == name));
         if slot.committed.is_some() && !removed {
             assert!(after.slots[name].committed.is_some(), "{name} lost its committed release by {event:?}");
+        }
+        // Other settings are no other release, but they are tried before they are committed.
+        let settings = |slot: &Slot| match &slot.committed {
+            Some(committed) if matches!(committed.health, Health::Sound { .. }) => {
+                Some((committed.release.digest, committed.release.settings.clone()))
+            }
+            _ => None,
+        };
+        if let (Some(had), Some(has)) = (settings(slot), after.slots.get(name).and_then(settings))
+            && had != has
+        {
+            let tried = |phase: &Phase| *phase != Phase::Loading;
+            assert!(
+                matches!(&slot.stage, Stage::Trial { phase, release, .. }
+                    if tried(phase) && release.settings == has.1),
+                "{name} runs with settings that were not tried, by {event:?}"
+            );
+        }
+        if let (Event::Tight { package, .. }, Some(Stage::Trial { release, rules, .. })) =
+            (event, after.slots.get(name).map(|slot| &slot.stage))
+            && package == name
+        {
+            assert_eq!(rules.swap, Swap::StopFirst);
+            let open = loadable(after).into_iter().filter(|(n, _)| n == name);
+            assert_eq!(open.collect::<Vec<_>>(), [(name.clone(), release.digest)], "two are open together");
         }
         // Only a trial whose cases passed becomes committed.
         if let Some(slot_after) = after.slots.get(name) {
@@ -271,22 +303,111 @@ proptest! {
     }
 }
 
+/// Feeds events that must all fit.
+fn feed(mut state: State, events: impl IntoIterator<Item = Event>) -> State {
+    for event in events {
+        state = step(&state, event).unwrap().state;
+    }
+    state
+}
+
+/// From assigned to committed.
+fn install(number: u8, sequence: u64) -> [Event; 5] {
+    let (package, release) = (name(0), release(0, number));
+    let digest = release.digest;
+    [
+        Event::Desired { sequence, assignments: vec![(package.clone(), release)] },
+        Event::Fetched { package: package.clone(), digest, rules: Rules::default() },
+        Event::Begin { package: package.clone() },
+        Event::Accepted { package: package.clone(), digest, cases: 1 },
+        Event::Activated { package, digest, now_ms: 0 },
+    ]
+}
+
+/// What does not fit into memory beside the old one takes its place, also after a restart, and the
+/// old one is served again when it fails.
+#[test]
+fn a_tight_trial_stops_the_old_one_and_its_failure_brings_it_back() {
+    let package = name(0);
+    let (old, new) = (release(0, 1), release(0, 2));
+    let digest = new.digest;
+    let state = feed(State::default(), install(1, 1));
+    let [desired, fetched, begin, accepted, _] = install(2, 2);
+    let state = feed(state, [desired, fetched, begin.clone()]);
+    assert_eq!(plan(&state)[0], Effect::Serve(package.clone(), old.clone()));
+
+    let tight = Event::Tight { package: package.clone(), digest };
+    let stepped = step(&state, tight.clone()).unwrap();
+    assert_eq!(stepped.notes, [Note::StopsFirst(package.clone(), new.clone())]);
+    let state = stepped.state;
+    assert_eq!(plan(&state), [Effect::Load(package.clone(), new.clone())]);
+    assert_eq!(step(&state, tight.clone()).unwrap().notes, [], "it is told once");
+
+    let restarted = feed(state.clone(), [Event::Restarted]);
+    assert_eq!(plan(&restarted)[0], Effect::Serve(package.clone(), old.clone()), "it answers meanwhile");
+    assert_eq!(plan(&feed(restarted, [begin])), [Effect::Load(package.clone(), new.clone())]);
+
+    let failed = Event::TrialFailed {
+        package: package.clone(),
+        digest,
+        reason: "limit".into(),
+        what: "memory".into(),
+    };
+    assert_eq!(plan(&feed(state.clone(), [failed])), [Effect::Serve(package.clone(), old)]);
+    let opened = feed(state, [accepted]);
+    assert!(step(&opened, tight.clone()).is_err(), "memory holds it, as is seen");
+    assert!(step(&State::default(), tight).is_err());
+}
+
+/// New settings of what runs are tried like a release: what runs stays until they have passed, comes
+/// back when they fail, and the release before it is kept to go back to.
+#[test]
+fn other_settings_are_a_trial() {
+    let package = name(0);
+    let state = feed(State::default(), install(1, 1).into_iter().chain(install(2, 2)));
+    let old = release(0, 2);
+    let digest = old.digest;
+    let new = Release { settings: [("k".to_owned(), "v".to_owned())].into(), ..old.clone() };
+    let desired = |sequence, release: &Release| Event::Desired {
+        sequence,
+        assignments: vec![(package.clone(), release.clone())],
+    };
+    let begin = Event::Begin { package: package.clone() };
+    let state = feed(state, [desired(3, &new)]);
+    assert_eq!(plan(&state), [Effect::Serve(package.clone(), old.clone()), Effect::Begin(package.clone())]);
+    let tried = feed(state.clone(), [begin]);
+    assert_eq!(
+        plan(&tried),
+        [Effect::Serve(package.clone(), old.clone()), Effect::Load(package.clone(), new.clone())]
+    );
+    let failed = feed(
+        tried.clone(),
+        [Event::TrialFailed { package: package.clone(), digest, reason: "r".into(), what: "w".into() }],
+    );
+    assert_eq!(plan(&failed), [Effect::Serve(package.clone(), old.clone())]);
+    assert_eq!(failed.slots[&package].failure.as_ref().unwrap().digest, digest);
+    assert_eq!(feed(failed.clone(), [desired(4, &new)]).slots, failed.slots, "it is not tried again");
+
+    let accepted = Event::Accepted { package: package.clone(), digest, cases: 1 };
+    let activated = Event::Activated { package: package.clone(), digest, now_ms: 0 };
+    let done = feed(tried.clone(), [accepted, activated]);
+    let slot = &done.slots[&package];
+    assert_eq!(slot.committed.as_ref().unwrap().release, new);
+    assert_eq!(slot.previous.as_ref().unwrap().0, release(0, 1), "not itself");
+
+    // They are taken back while they are tried; or the device lost a file of it meanwhile.
+    assert_eq!(plan(&feed(tried.clone(), [desired(4, &old)])), [Effect::Serve(package.clone(), old.clone())]);
+    let damaged = feed(tried, [Event::Damaged { package: package.clone(), digest }]);
+    let fetched = Event::Fetched { package: package.clone(), digest, rules: Rules::default() };
+    let repaired = feed(damaged, [fetched.clone(), fetched]);
+    assert_eq!(plan(&repaired), [Effect::Serve(package.clone(), old), Effect::Begin(package)]);
+}
+
 /// Three crashes within the hour end the service; three over the years do not.
 #[test]
 fn only_crashes_that_come_together_quarantine() {
-    let (package, release) = (name(0), release(0, 1));
-    let digest = release.digest;
-    let rules = Rules::default();
-    let mut state = State::default();
-    for event in [
-        Event::Desired { sequence: 1, assignments: vec![(package.clone(), release)] },
-        Event::Fetched { package: package.clone(), digest, rules },
-        Event::Begin { package: package.clone() },
-        Event::Accepted { package: package.clone(), digest, cases: 1 },
-        Event::Activated { package: package.clone(), digest, now_ms: 0 },
-    ] {
-        state = step(&state, event).unwrap().state;
-    }
+    let (package, digest) = (name(0), release(0, 1).digest);
+    let state = feed(State::default(), install(1, 1));
     let health_after = |times: [u64; 3]| {
         let mut state = state.clone();
         for now_ms in times {

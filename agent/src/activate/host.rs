@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use selvedge_control::{HostStatus, PackageRef, PackageState, PackageStatus};
 use selvedge_package::{Digest, PackageName};
 
+/// Settings of a deployment.
+type Settings = BTreeMap<String, String>;
+
 /// The host.
 #[derive(Debug)]
 pub enum HostView {
@@ -16,8 +19,15 @@ pub enum HostView {
         status: HostStatus,
         /// Settings with which this agent loaded a release. One that was loaded by an earlier agent
         /// is not here: its settings are taken for unknown.
-        settings: BTreeMap<Digest, BTreeMap<String, String>>,
+        settings: BTreeMap<Digest, Loads>,
     },
+}
+
+/// The settings of a release: it may be there twice, with others each time.
+#[derive(Debug, Default)]
+pub struct Loads {
+    serving: Option<Settings>,
+    staged: Option<Settings>,
 }
 
 impl HostView {
@@ -44,67 +54,103 @@ impl HostView {
         self.status().map_or(&[], |status| &status.packages)
     }
 
+    fn has(&self, name: &PackageName, digest: &Digest, state: PackageState) -> bool {
+        self.packages().iter().any(|package| is(&package.package, name, digest) && package.state == state)
+    }
+
+    fn loads(&self, digest: &Digest) -> Option<&Loads> {
+        match self {
+            Self::Down => None,
+            Self::Up { settings, .. } => settings.get(digest),
+        }
+    }
+
     /// One release, where it has it; served rather than staged, where it has it twice.
     pub fn find(&self, name: &PackageName, digest: &Digest) -> Option<&PackageStatus> {
         let mut found = self.packages().iter().filter(|package| is(&package.package, name, digest));
         let first = found.next();
-        found.find(|package| package.state == PackageState::Serving).or(first)
+        match first {
+            Some(package) if package.state == PackageState::Serving => first,
+            _ => found.find(|package| package.state == PackageState::Serving).or(first),
+        }
     }
 
     /// Whether it serves this release.
     pub fn serves(&self, name: &PackageName, digest: &Digest) -> bool {
-        self.find(name, digest).is_some_and(|package| package.state == PackageState::Serving)
+        self.has(name, digest, PackageState::Serving)
     }
 
-    /// Whether a release it has runs with these settings. Of an adopted one that is not known, and
+    /// Whether it serves this release with these settings. Of an adopted one they are not known, and
     /// believed where there are none.
-    pub fn has_settings(&self, digest: &Digest, wanted: &BTreeMap<String, String>) -> bool {
-        match self {
-            Self::Down => false,
-            Self::Up { settings, .. } => settings.get(digest).map_or(wanted.is_empty(), |had| had == wanted),
-        }
+    pub fn runs(&self, name: &PackageName, digest: &Digest, wanted: &Settings) -> bool {
+        let had = self.loads(digest).and_then(|loads| loads.serving.as_ref());
+        self.serves(name, digest) && had.map_or(wanted.is_empty(), |had| had == wanted)
+    }
+
+    /// Whether it has this release open with these settings, waiting for its route.
+    pub fn holds(&self, name: &PackageName, digest: &Digest, wanted: &Settings) -> bool {
+        let had = self.loads(digest).and_then(|loads| loads.staged.as_ref());
+        self.has(name, digest, PackageState::Staged) && had.map_or(wanted.is_empty(), |had| had == wanted)
     }
 
     /// The only release that it has, if it is only one.
     pub fn only_one(&self) -> Option<Digest> {
-        match self.packages() {
-            [one] => Some(one.package.digest),
-            _ => None,
-        }
+        let (first, others) = self.packages().split_first()?;
+        let digest = first.package.digest;
+        others.iter().all(|other| other.package.digest == digest).then_some(digest)
     }
 
     /// It said again what it has.
     pub fn said(&mut self, said: HostStatus) {
         if let Self::Up { status, settings } = self {
-            settings.retain(|digest, _| said.packages.iter().any(|p| p.package.digest == *digest));
+            let has = |digest: &Digest, state: PackageState| {
+                said.packages.iter().any(|p| p.package.digest == *digest && p.state == state)
+            };
+            for (digest, loads) in settings.iter_mut() {
+                if !has(digest, PackageState::Serving) {
+                    loads.serving = None;
+                }
+                if !has(digest, PackageState::Staged) {
+                    loads.staged = None;
+                }
+            }
+            settings.retain(|_, loads| loads.serving.is_some() || loads.staged.is_some());
             *status = said;
         }
     }
 
     /// It has loaded a release.
-    pub fn loaded(
-        &mut self,
-        package: &PackageRef,
-        release: u64,
-        version: String,
-        with: BTreeMap<String, String>,
-    ) {
+    pub fn loaded(&mut self, package: &PackageRef, release: u64, version: String, with: Settings) {
+        let served = self.serves(&package.name, &package.digest);
         if let Self::Up { status, settings } = self {
-            let same = settings.insert(package.digest, with.clone()).is_some_and(|had| had == with);
-            let known = status.packages.iter_mut().find(|p| is(&p.package, &package.name, &package.digest));
-            match known {
-                // Opened anew with other settings, it is staged beside the one that is served.
-                Some(known) if !same => known.state = PackageState::Staged,
-                Some(_) => {}
-                None => status.packages.push(PackageStatus {
-                    package: package.clone(),
-                    version,
-                    release,
-                    state: PackageState::Staged,
-                    requests: 0,
-                    failures: 0,
-                }),
+            let loads = settings.entry(package.digest).or_default();
+            status.packages.retain(|p| {
+                p.state != PackageState::Staged || !is(&p.package, &package.name, &package.digest)
+            });
+            if served && loads.serving.as_ref() == Some(&with) {
+                // Its cases ran again, nothing else; what was open beside it is not any more.
+                loads.staged = None;
+                return;
             }
+            loads.staged = Some(with);
+            status.packages.push(PackageStatus {
+                package: package.clone(),
+                version,
+                release,
+                state: PackageState::Staged,
+                requests: 0,
+                failures: 0,
+            });
+        }
+    }
+
+    /// It has moved the route to a release that was staged.
+    pub fn routed(&mut self, digest: &Digest) {
+        if let Self::Up { settings, .. } = self
+            && let Some(loads) = settings.get_mut(digest)
+            && let Some(staged) = loads.staged.take()
+        {
+            loads.serving = Some(staged);
         }
     }
 
@@ -138,20 +184,39 @@ mod tests {
         let digest = Digest::of(b"");
         let package = PackageRef { name: "p".parse().unwrap(), digest };
         let some: BTreeMap<_, _> = [("k".to_owned(), "v".to_owned())].into();
-        assert!(host.has_settings(&digest, &BTreeMap::new()), "nothing is known: believed");
-        assert!(!host.has_settings(&digest, &some));
+        let (name, none) = (&package.name, BTreeMap::new());
+        let say = |host: &mut HostView, states: &[PackageState]| {
+            let mut said = host.status().unwrap().clone();
+            let one = said.packages.first().cloned();
+            said.packages =
+                states.iter().map(|s| PackageStatus { state: *s, ..one.clone().unwrap() }).collect();
+            host.said(said);
+        };
         host.loaded(&package, 1, String::new(), some.clone());
-        assert!(host.has_settings(&digest, &some) && !host.serves(&package.name, &digest));
+        assert!(host.holds(name, &digest, &some) && !host.holds(name, &digest, &none));
+        assert!(!host.serves(name, &digest));
+        host.routed(&digest);
+        say(&mut host, &[PackageState::Serving]);
+        assert!(host.runs(name, &digest, &some) && !host.runs(name, &digest, &none));
+        host.loaded(&package, 1, String::new(), some.clone());
+        assert!(host.runs(name, &digest, &some), "the cases ran again, nothing else");
+        assert_eq!(host.only_one(), Some(digest));
 
-        let mut said = host.status().unwrap().clone();
-        said.packages[0].state = PackageState::Serving;
-        host.said(said);
-        assert!(host.serves(&package.name, &digest));
-        host.loaded(&package, 1, String::new(), some);
-        assert!(host.serves(&package.name, &digest), "the cases ran again, nothing else");
-        host.loaded(&package, 1, String::new(), BTreeMap::new());
-        assert!(!host.serves(&package.name, &digest), "it waits for its route");
-        host.lost(&package.name, &digest);
+        // Opened anew with other settings it waits beside the one that answers.
+        host.loaded(&package, 1, String::new(), none.clone());
+        assert!(host.runs(name, &digest, &some) && host.holds(name, &digest, &none));
+        assert_eq!((host.packages().len(), host.only_one()), (2, Some(digest)));
+        say(&mut host, &[PackageState::Serving, PackageState::Staged]);
+        assert!(host.runs(name, &digest, &some) && host.holds(name, &digest, &none));
+        host.routed(&digest);
+        say(&mut host, &[PackageState::Serving]);
+        assert!(host.runs(name, &digest, &none) && !host.runs(name, &digest, &some));
+        host.lost(name, &digest);
         assert!(host.packages().is_empty());
+
+        // What an earlier agent loaded: its settings are believed where there are none.
+        host.loaded(&package, 1, String::new(), some.clone());
+        say(&mut host, &[PackageState::Serving]);
+        assert!(host.runs(name, &digest, &none) && !host.runs(name, &digest, &some));
     }
 }

@@ -7,6 +7,7 @@
 //! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
 
 mod host;
+mod make_way;
 mod operate;
 mod outcome;
 mod pull;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::clock;
 use crate::fetch::Hardware;
+use crate::memory::Memory;
 use crate::store::{Key, Partial, Store, StoreError, Transaction};
 use crate::supervise::Probe;
 use crate::transfer::Transfers;
@@ -47,6 +49,8 @@ pub struct Parts {
     pub client: Client,
     /// How packages are probed.
     pub probe: Probe,
+    /// How much memory there is.
+    pub memory: Memory,
     /// Longest time for a load.
     pub load: Duration,
     /// Where tasks say what came of them; what arrives there goes to [`Activation::take`].
@@ -79,8 +83,8 @@ pub struct Activation {
     operation: Option<Operation>,
     operations: u64,
     probing: Option<Probing>,
-    /// Releases that passed their probe since this agent started.
-    probed: BTreeSet<Digest>,
+    /// Releases that passed their probe since this agent started, with the bytes of memory that it took.
+    probed: BTreeMap<Digest, u64>,
     rests: Rests,
     transfers: Transfers<Partial>,
     /// Releases that are being fetched, as of the last look at the store.
@@ -117,7 +121,7 @@ impl Activation {
             operation: None,
             operations: 0,
             probing: None,
-            probed: BTreeSet::new(),
+            probed: BTreeMap::new(),
             rests: Rests::default(),
             transfers: Transfers::new(seed),
             fetching: Vec::new(),

@@ -100,6 +100,10 @@ impl Activation {
             let before = self.state.clone();
             let plan = plan(&self.state);
             self.mind_the_probe(&plan);
+            self.mind_the_memory(&plan)?;
+            if self.state != before {
+                continue;
+            }
             if let Some(work) = self.next(&plan, now) {
                 self.start(work)?;
             }
@@ -132,13 +136,13 @@ impl Activation {
         }
         let served = plan.iter().find_map(|effect| match effect {
             Effect::Serve(package, release) if !rests(package) => {
-                let has = self.host.has_settings(&release.digest, &release.settings);
-                match self.host.find(package, &release.digest).map(|found| found.state) {
-                    Some(PackageState::Serving) if has => None,
-                    Some(PackageState::Staged) if has => {
-                        Some(Work::Activate(package.clone(), release.clone(), Role::Committed))
-                    }
-                    _ => Some(Work::Load(package.clone(), release.clone(), Role::Committed)),
+                let runs = self.host.runs(package, &release.digest, &release.settings);
+                if runs && !self.has_leftover(package, &release.digest) {
+                    None
+                } else if self.host.holds(package, &release.digest, &release.settings) {
+                    Some(Work::Activate(package.clone(), release.clone(), Role::Committed))
+                } else {
+                    Some(Work::Load(package.clone(), release.clone(), Role::Committed))
                 }
             }
             _ => None,
@@ -150,8 +154,11 @@ impl Activation {
         };
         let tried = || {
             plan.iter().find_map(|effect| match effect {
+                Effect::Load(package, _) if self.in_the_way(package).is_some() && !rests(package) => {
+                    self.in_the_way(package).map(|old| Work::Unload(old.package.clone()))
+                }
                 Effect::Load(package, release)
-                    if self.probed.contains(&release.digest) && !rests(package) =>
+                    if self.probed.contains_key(&release.digest) && !rests(package) =>
                 {
                     Some(Work::Load(package.clone(), release.clone(), Role::Trial))
                 }
@@ -285,7 +292,8 @@ impl Activation {
         }
         let next = plan.iter().find_map(|effect| match effect {
             Effect::Load(package, release)
-                if !self.probed.contains(&release.digest)
+                if !self.probed.contains_key(&release.digest)
+                    && self.in_the_way(package).is_none()
                     && !self.rests.has(&Rest::Package(package.clone()), now) =>
             {
                 Some((package.clone(), release.digest))
@@ -309,8 +317,8 @@ impl Activation {
         let outcomes = self.parts.outcomes.clone();
         let probe = self.parts.probe.clone();
         let task = tokio::spawn(async move {
-            let probed = probe.run(&directory).await;
-            let _ = outcomes.send(Outcome::Probed { number, probed });
+            let (probed, peak) = probe.run(&directory).await;
+            let _ = outcomes.send(Outcome::Probed { number, probed, peak });
         });
         self.probing = Some(Probing { number, package, digest, task: task.abort_handle() });
         Ok(())

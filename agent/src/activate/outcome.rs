@@ -28,6 +28,8 @@ pub enum Outcome {
         number: u64,
         /// What it found.
         probed: Probed,
+        /// Bytes of memory that it had at most.
+        peak: u64,
     },
     /// Of putting a blob into its place.
     Stored {
@@ -43,9 +45,9 @@ impl Activation {
     pub fn take(&mut self, outcome: Outcome) -> Result<(), StoreError> {
         match outcome {
             Outcome::Stored { digest, result } => self.stored(digest, result),
-            Outcome::Probed { number, probed } => {
+            Outcome::Probed { number, probed, peak } => {
                 if let Some(probing) = self.probing.take_if(|probing| probing.number == number) {
-                    self.probed(probing.package.clone(), probing.digest, probed)?;
+                    self.probed(probing.package.clone(), probing.digest, probed, peak)?;
                 }
             }
             Outcome::Host { number, answer } => {
@@ -149,6 +151,7 @@ impl Activation {
         role: Role,
         status: HostStatus,
     ) -> Result<(), StoreError> {
+        self.host.routed(&release.digest);
         self.host.said(status);
         self.rests.forget(&Rest::Package(package.clone()));
         match role {
@@ -194,11 +197,17 @@ impl Activation {
         }
     }
 
-    fn probed(&mut self, package: PackageName, digest: Digest, probed: Probed) -> Result<(), StoreError> {
+    fn probed(
+        &mut self,
+        package: PackageName,
+        digest: Digest,
+        probed: Probed,
+        peak: u64,
+    ) -> Result<(), StoreError> {
         let (reason, what) = match probed {
             Probed::Answered(ProbeResult::Package(loaded)) if loaded.accepted() => {
                 self.rests.forget(&Rest::Package(package));
-                self.probed.insert(digest);
+                self.probed.insert(digest, peak);
                 return Ok(());
             }
             Probed::Answered(ProbeResult::Package(loaded)) => not_accepted(&loaded),
@@ -210,6 +219,11 @@ impl Activation {
                 ("probe-failed", "the probe answered about a bare model".to_owned())
             }
             Probed::Failed { reason, what } => (reason, what),
+            // It has memory to itself when the one that answers has made way.
+            Probed::Killed(_) if self.shares(&package) && self.is_tight(peak) => {
+                return self.apply(Event::Tight { package, digest });
+            }
+            Probed::Killed(what) => ("probe-crashed", what),
             Probed::NotRun(why) => {
                 tracing::warn!(%package, "{why}");
                 if self.rests.begin(Rest::Package(package.clone()), clock::since_boot()) {

@@ -89,6 +89,11 @@ impl Activation {
                 here += size;
             } else if let Some(under_way) = self.transfers.progress().find(|p| p.digest == *blob) {
                 here += under_way.bytes;
+            } else if self.storing.contains(blob) {
+                // Whole, and on its way into its place.
+                here += size;
+            } else {
+                here += size.saturating_sub(self.parts.store.still_to_write(blob, *size));
             }
         }
         (here, total)
@@ -125,6 +130,14 @@ impl Activation {
             }
             Note::Repairing(package) => {
                 ("corrupt-blob", package, "a stored file was damaged; it is fetched again".to_owned())
+            }
+            Note::StopsFirst(package, release) => {
+                let what = format!(
+                    "memory would not hold release {} beside the one that answers: that one is stopped first, \
+                     and comes back if this one fails",
+                    release.release
+                );
+                ("stops-first", package, what)
             }
             Note::Quarantined(package) => {
                 let what = "the host ended too often while it ran this release; it is not served any more";

@@ -120,6 +120,15 @@ impl Link {
 
     /// Says something. What cannot be said is logged; whoever needs it said will say it again.
     pub fn say(&mut self, kind: Kind, body: Body) {
+        self.send(kind, body, None);
+    }
+
+    /// Says something that is worth nothing after `lifetime`.
+    pub fn say_within(&mut self, kind: Kind, body: Body, lifetime: Duration) {
+        self.send(kind, body, Some(lifetime));
+    }
+
+    fn send(&mut self, kind: Kind, body: Body, lifetime: Option<Duration>) {
         self.sequence += 1;
         let envelope = envelope(self.epoch, self.sequence, body);
         let payload = match envelope.encode() {
@@ -130,7 +139,11 @@ impl Link {
             }
         };
         let topic = Topic::new(self.device.clone(), kind).to_string();
-        if let Err(error) = self.handle.publish(topic, kind.qos(), payload) {
+        let sent = match lifetime {
+            None => self.handle.publish(topic, kind.qos(), payload),
+            Some(lifetime) => self.handle.publish_within(topic, kind.qos(), payload, lifetime),
+        };
+        if let Err(error) = sent {
             tracing::debug!(%error, ?kind, "not sent");
         }
     }

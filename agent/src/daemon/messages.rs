@@ -13,9 +13,12 @@ use selvedge_protocol::topic::{Direction, Kind, Topic};
 use super::Daemon;
 use crate::clock;
 use crate::failure::chain;
+use crate::remote::Done;
 use crate::store::StoreError;
 use crate::verify::{self, Refused};
 
+/// Longest line about what came from outside, in characters.
+const LONGEST_LINE: usize = 500;
 /// Shortest time between two reports of refusals: anyone who can publish can cause them.
 const REFUSALS: Duration = Duration::from_secs(60);
 
@@ -27,6 +30,7 @@ impl Daemon {
                 self.offline = None;
                 self.link.connected();
                 self.reporter.connected(maximum_packet);
+                self.remote.connected(maximum_packet);
                 self.activation.connected(maximum_packet);
             }
             Incoming::Disconnected { why, retry_in } => {
@@ -67,7 +71,7 @@ impl Daemon {
         let envelope = match Envelope::decode(payload) {
             Ok(envelope) => envelope,
             Err(error) => {
-                tracing::warn!(topic, "a message is not read: {}", chain(&error));
+                self.grumble(&format!("a message on {topic} is not read: {}", chain(&error)));
                 return Ok(());
             }
         };
@@ -91,7 +95,24 @@ impl Daemon {
                         self.heard();
                     }
                     Err(crate::report::AckError::Store(error)) => return Err(error),
-                    Err(error) => tracing::warn!("{}", chain(&error)),
+                    Err(error) => self.grumble(&chain(&error)),
+                }
+                Ok(())
+            }
+            (Kind::Command, Body::Command(command)) => {
+                if self.may_talk()
+                    && let Some(said) = self.remote.command(&command, clock::since_boot())
+                {
+                    self.link.say_within(Kind::CommandResult, said.body, said.lifetime);
+                }
+                Ok(())
+            }
+            (Kind::InferRequest, Body::InferRequest(request)) => {
+                let host = self.activation.host().map(|host| host.http.as_str());
+                if self.may_talk()
+                    && let Some(said) = self.remote.infer(request, host, clock::since_boot())
+                {
+                    self.link.say_within(Kind::InferAnswer, said.body, said.lifetime);
                 }
                 Ok(())
             }
@@ -100,6 +121,24 @@ impl Daemon {
                 tracing::debug!(?kind, ty = body.ty(), "nothing here takes this message");
                 Ok(())
             }
+        }
+    }
+
+    /// A remote request has been carried to the host and back.
+    pub(super) fn answered(&mut self, done: Done) {
+        let said = self.remote.done(done, clock::since_boot());
+        self.link.say_within(Kind::InferAnswer, said.body, said.lifetime);
+    }
+
+    /// A line of the log about what came from outside, unless there were too many of them.
+    fn grumble(&mut self, why: &str) {
+        if !self.noise.allow(clock::since_boot()) {
+            return;
+        }
+        let why: String = why.chars().take(LONGEST_LINE).collect();
+        match self.noise.refused() {
+            0 => tracing::warn!("{why}"),
+            others => tracing::warn!(others, "{why}"),
         }
     }
 
@@ -126,7 +165,7 @@ impl Daemon {
             // Anyone who can publish could say this of an enrolled device; it changes nothing then.
             Enrolled::Refused(why) => {
                 let why: String = why.chars().take(500).collect();
-                tracing::warn!(%why, "the registry refuses this device's key");
+                self.grumble(&format!("the registry refuses this device's key: {why}"));
                 if !self.identity.enrolled {
                     self.unenrolled = Some(format!("the registry refuses this device's key: {why}"));
                 }
@@ -151,7 +190,7 @@ impl Daemon {
             Err(Refused::Store(error)) => Err(error),
             Err(refused) if refused.is_late() => {
                 // Messages come twice and late: an older state is no news about the newest.
-                tracing::info!("{}", chain(&refused));
+                self.grumble(&chain(&refused));
                 self.heard();
                 Ok(())
             }

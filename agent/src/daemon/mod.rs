@@ -16,7 +16,9 @@ use std::time::Duration;
 use selvedge_mqtt::{AddressError, BrokerAddress, Inbox};
 use selvedge_package::trust::TrustState;
 use selvedge_protocol::envelope::Body;
-use selvedge_protocol::message::{Accepted, Birth, DeviceState, Enrol, Heartbeat, ReportBody};
+use selvedge_protocol::message::{
+    Accepted, Birth, COMMANDS, DeviceState, Enrol, Heartbeat, INFER, ReportBody,
+};
 use selvedge_protocol::topic::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -28,6 +30,8 @@ use crate::failure::chain;
 use crate::fetch::Hardware;
 use crate::identity::{Identity, IdentityError, next_epoch};
 use crate::lock::{Lock, LockError};
+use crate::memory::Memory;
+use crate::remote::{Done, Logs, Rate, Remote};
 use crate::report::Reporter;
 use crate::status::{Question, Status, root_versions};
 use crate::store::{RealDisk, Replaces, Store, StoreError};
@@ -43,6 +47,8 @@ use link::{Due, Link, LinkError};
 const LARGEST_BLOCK: u32 = 65536;
 /// How often mere progress is reported.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// Lines in a row about what comes from outside, and one more every so often.
+const NOISE: (u32, Duration) = (20, Duration::from_secs(30));
 /// Wait for an earlier agent to end, before it counts as running.
 const LOCK: Duration = Duration::from_secs(1);
 /// Wait before another try to start on a full disk.
@@ -80,14 +86,15 @@ impl DaemonError {
 }
 
 /// Runs the agent until it is told to stop.
-pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), DaemonError> {
+/// What it logs is to reach `logs` too.
+pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Result<(), DaemonError> {
     let system = |action| move |source| DaemonError::System { action, source };
     // Before the signals: while it waits for the directory they simply end it.
     let _lock = Lock::take(&config.data, LOCK)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     let (mut daemon, mut sources) = loop {
-        match Daemon::start(&config, enrolment.clone()).await {
+        match Daemon::start(&config, enrolment.clone(), logs.clone()).await {
             // It has written nothing down then. A host that runs goes on serving.
             Err(error) if error.is_full() => {
                 tracing::error!("{}: waiting for room before the start", chain(&error));
@@ -118,6 +125,10 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>) -> Result<(), Dae
                 daemon.dirty = true;
                 daemon.activation.take(outcome)
             }
+            Some(done) = sources.done.recv() => {
+                daemon.answered(done);
+                Ok(())
+            }
             Some(question) = sources.questions.recv() => {
                 let _ = question.send(daemon.status());
                 Ok(())
@@ -145,6 +156,7 @@ struct Sources {
     host: mpsc::Receiver<HostEvent>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     questions: mpsc::Receiver<Question>,
+    done: mpsc::UnboundedReceiver<Done>,
     supervisor: Supervisor,
 }
 
@@ -155,6 +167,9 @@ struct Daemon {
     activation: Activation,
     reporter: Reporter,
     link: Link,
+    remote: Remote,
+    /// How often what comes from outside is worth a line of the log.
+    noise: Rate,
     nonce: Vec<u8>,
     /// Whether somebody said that the key is accepted. Only a signed acknowledgement proves it.
     said_accepted: bool,
@@ -175,7 +190,11 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(config: &Config, enrolment: Option<Enrolment>) -> Result<(Self, Sources), DaemonError> {
+    async fn start(
+        config: &Config,
+        enrolment: Option<Enrolment>,
+        logs: Logs,
+    ) -> Result<(Self, Sources), DaemonError> {
         let system = |action| move |source| DaemonError::System { action, source };
         let store = Store::open(Arc::new(RealDisk), &config.data)?;
         let run = config.data.join("run");
@@ -221,7 +240,9 @@ impl Daemon {
                 log: config.data.join("host.log"),
                 patience: config.probe,
                 memory: config.probe_memory.unwrap_or((memory_mib << 20) / 4 * 3),
+                sampled: Memory::default(),
             },
+            memory: Memory::default(),
             load: config.load,
             outcomes: outcome,
         };
@@ -234,6 +255,8 @@ impl Daemon {
         }
         let reporter = Reporter::new(store.clone(), identity.device.clone(), key, epoch)?;
         let (link, inbox) = Link::start(broker, identity.device.clone(), epoch, config.heartbeat)?;
+        let (carried, done) = mpsc::unbounded_channel();
+        let remote = Remote::new(logs, config.data.join("host.log"), epoch, carried);
         let nonce: [u8; 16] = rand::random();
         let mut daemon = Self {
             store,
@@ -242,6 +265,8 @@ impl Daemon {
             activation,
             reporter,
             link,
+            remote,
+            noise: Rate::new(NOISE.0, NOISE.1),
             nonce: nonce.to_vec(),
             said_accepted: false,
             refused: None,
@@ -257,7 +282,7 @@ impl Daemon {
         };
         let begun = daemon.report_facts().and_then(|()| daemon.activation.pursue());
         begun.or_else(|error| daemon.wait_for_room(error))?;
-        Ok((daemon, Sources { inbox, host, outcomes, questions, supervisor }))
+        Ok((daemon, Sources { inbox, host, outcomes, questions, done, supervisor }))
     }
 
     /// Whether the registry listens to more than an enrolment.
@@ -351,7 +376,7 @@ impl Daemon {
                 let (image, director) = self.trust.accepted_versions();
                 let birth = Birth {
                     agent: env!("CARGO_PKG_VERSION").to_owned(),
-                    capabilities: Vec::new(),
+                    capabilities: vec![COMMANDS.to_owned(), INFER.to_owned()],
                     largest_block: LARGEST_BLOCK,
                     generation,
                     desired,

@@ -7,13 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use selvedge_control::ProbeResult;
 use tokio::io::AsyncReadExt;
 
 use super::launch::{CANNOT, Launch};
 use super::process::describe;
 use super::{HostProgram, log};
+use crate::memory::Memory;
 
+/// How often a probe's memory is looked at. The kernel keeps the peak, so only what is taken in the
+/// last moment before the end is missed.
+const SAMPLE: Duration = Duration::from_millis(20);
 /// Largest output of a probe that is read, in bytes.
 const LARGEST_OUTPUT: u64 = 1024 * 1024;
 
@@ -30,6 +35,8 @@ pub struct Probe {
     pub patience: Duration,
     /// Private writable memory in bytes.
     pub memory: u64,
+    /// Where the kernel says how much memory it takes.
+    pub sampled: Memory,
 }
 
 /// What came of a probe.
@@ -44,13 +51,22 @@ pub enum Probed {
         /// For people.
         what: String,
     },
+    /// Something killed it: nobody here did. It may have been for want of memory.
+    Killed(String),
     /// It could not be started; this says nothing about the package.
     NotRun(String),
 }
 
 impl Probe {
-    /// Probes the package laid out in `directory`. Dropping the future kills the child.
-    pub async fn run(&self, directory: &Path) -> Probed {
+    /// Probes the package laid out in `directory`; also says how much memory, in bytes, the child had
+    /// at most. Dropping the future kills the child.
+    pub async fn run(&self, directory: &Path) -> (Probed, u64) {
+        let mut peak = 0;
+        let probed = self.watched(directory, &mut peak).await;
+        (probed, peak)
+    }
+
+    async fn watched(&self, directory: &Path, peak: &mut u64) -> Probed {
         let cpu = self.patience.as_secs().saturating_mul(2).max(1);
         let mut command = vec![self.host.binary.clone().into_os_string(), "probe".into()];
         command.extend(["--package".into(), directory.as_os_str().to_owned()]);
@@ -80,6 +96,7 @@ impl Probe {
             Ok(child) => child,
             Err(error) => return not_run(error),
         };
+        let process = child.id();
         let mut output = Vec::new();
         let finish = async {
             if let Some(stdout) = child.stdout.take() {
@@ -87,7 +104,19 @@ impl Probe {
             }
             child.wait().await
         };
-        match tokio::time::timeout(self.patience, finish).await {
+        let watch = async {
+            tokio::pin!(finish);
+            let mut sample = tokio::time::interval(SAMPLE);
+            loop {
+                tokio::select! {
+                    ended = &mut finish => return ended,
+                    _ = sample.tick() => {
+                        *peak = process.map_or(0, |process| self.sampled.peak_of(process)).max(*peak);
+                    }
+                }
+            }
+        };
+        match tokio::time::timeout(self.patience, watch).await {
             Err(_) => Probed::Failed {
                 reason: "probe-timeout",
                 what: format!(
@@ -102,6 +131,7 @@ impl Probe {
 }
 
 fn read(output: &[u8], status: std::process::ExitStatus) -> Probed {
+    use std::os::unix::process::ExitStatusExt;
     let line = output.split(|byte| *byte == b'\n').rfind(|line| !line.trim_ascii().is_empty());
     match line.map(serde_json::from_slice::<ProbeResult>) {
         Some(Ok(result)) => Probed::Answered(result),
@@ -112,6 +142,9 @@ fn read(output: &[u8], status: std::process::ExitStatus) -> Probed {
             reason: "probe-failed",
             what: format!("the probe gave no result: {}; see host.log", describe(status).what),
         },
+        _ if status.signal() == Some(Signal::KILL.as_raw()) => {
+            Probed::Killed("the throw-away process that opened it was killed".to_owned())
+        }
         _ => Probed::Failed {
             reason: "probe-crashed",
             what: format!("opening it ended the throw-away process: {}", describe(status).what),
@@ -134,7 +167,7 @@ mod tests {
     fn endings_of_a_probe() {
         let refused = r#"{"refused":{"error":"no","reason":"bad-model"}}"#;
         check(&format!("noise\n{refused}\n\n"), 1 << 8, "BadModel");
-        check("", 9, "probe-crashed");
+        check("", 9, "Killed");
         check("", 11, "probe-crashed");
         check("", CANNOT << 8, "NotRun");
         check("half a li", 1 << 8, "probe-failed");
