@@ -12,13 +12,17 @@ use selvedge_package::{DeviceId, Digest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::context::Context;
+use crate::context::{Context, Token};
 use crate::failure::Failure;
 use crate::rows;
+use crate::rows::deployment::Deployment;
 use crate::upload;
 
 /// Largest JSON answer that is read.
 const LARGEST_ANSWER: usize = 64 << 20;
+
+/// Longest wait for an answer that needs nobody else.
+const USUAL_WAIT: Duration = Duration::from_secs(30);
 
 /// A registry, with the token that opens it.
 pub struct Registry {
@@ -36,6 +40,11 @@ impl Registry {
     /// The base address.
     pub fn address(&self) -> &str {
         &self.context.registry
+    }
+
+    /// What opens it.
+    pub fn token(&self) -> &Token {
+        &self.context.token
     }
 
     /// A path inside the workspace.
@@ -56,11 +65,23 @@ impl Registry {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        self.call_within(USUAL_WAIT, doing, method, path, body).await
+    }
+
+    /// The same for a request that may take as long as `allowed`.
+    pub async fn call_within(
+        &self,
+        allowed: Duration,
+        doing: &str,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
         let mut request = self
             .http
             .request(method, format!("{}{path}", self.context.registry))
             .bearer_auth(self.context.token.reveal())
-            .timeout(Duration::from_secs(30));
+            .timeout(allowed);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -87,7 +108,7 @@ impl Registry {
             .http
             .head(format!("{}/v1/blobs/{digest}", self.context.registry))
             .bearer_auth(self.context.token.reveal())
-            .timeout(Duration::from_secs(30))
+            .timeout(USUAL_WAIT)
             .send()
             .await
             .map_err(|source| self.unreachable(source))?;
@@ -145,6 +166,21 @@ impl Registry {
         let value = self.get("list targets", &self.in_workspace("/targets")).await?;
         let items: rows::Items<rows::Target> = self.read(&value)?;
         Ok((value, items.items))
+    }
+
+    /// The deployments of the workspace, newest first, as sent and as rows.
+    pub async fn deployments(&self, ended_too: bool) -> Result<(Value, Vec<Deployment>), Failure> {
+        let query = if ended_too { "?ended=true" } else { "" };
+        let path = self.in_workspace(&format!("/deployments{query}"));
+        let value = self.get("list deployments", &path).await?;
+        let items: rows::Items<Deployment> = self.read(&value)?;
+        Ok((value, items.items))
+    }
+
+    /// A deployment with its targets, as sent.
+    pub async fn deployment(&self, id: &str) -> Result<Value, Failure> {
+        let path = self.in_workspace(&format!("/deployments/{id}"));
+        self.get(&format!("show deployment {id}"), &path).await
     }
 
     /// One target, as sent and as a row.

@@ -1,15 +1,24 @@
 //! The commands, a module each, and the table from the parsed command line to them.
 
 pub mod ask;
+pub mod completions;
 pub mod deploy;
+pub mod deployments;
+pub mod explain;
+pub mod facts;
 pub mod keys;
+pub mod logs;
 pub mod package;
 pub mod packages;
+pub mod push;
 pub mod release;
+pub mod rollback;
 pub mod status;
 pub mod target;
 pub mod targets;
+pub mod undeploy;
 pub mod up;
+pub mod watch;
 
 use clap::{Parser, Subcommand};
 
@@ -22,9 +31,17 @@ use crate::signals::Ending;
 /// Package machine-learning models, push them to devices, watch them and ask them.
 #[derive(Debug, Parser)]
 #[command(name = "selvedge", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found, 4 refused, 5 conflict, 6 unreachable,\n7 timed out, 8 unauthorised, 9 untrusted, 130 interrupted (docs/exit-codes.md)."
-)]
+#[command(after_help = "A first model, from nothing:
+  selvedge up                                        (in a terminal of its own)
+  selvedge package model.onnx --out model.pkg
+  selvedge release model.pkg --keys KEYS             (`selvedge up` says where they are)
+  selvedge deploy model --target edge-1 --wait
+  selvedge ask model --input '{\"x\": [[1, 2]]}'
+
+Every command has examples: `selvedge COMMAND -h`. What a shell needs to complete names of commands
+and options: `selvedge completions bash`.
+
+Exit codes: 0 done, 1 unexpected, 2 usage, 3 not found, 4 refused, 5 conflict, 6 unreachable,\n7 timed out, 8 unauthorised, 9 untrusted, 130 interrupted (docs/exit-codes.md).")]
 pub struct Cli {
     /// Options that every command takes.
     #[command(flatten)]
@@ -46,8 +63,18 @@ pub enum Command {
     Package(package::Args),
     /// Sign a package and send it to the registry
     Release(release::Args),
-    /// Assign a release to a target
+    /// Assign a release to a target, or to all that match a selector
     Deploy(deploy::Args),
+    /// End deployments; what nothing else assigns is uninstalled
+    Undeploy(undeploy::Args),
+    /// Go back to an earlier release
+    Rollback(rollback::Args),
+    /// List deployments, or show one with its targets
+    Deployments(deployments::Args),
+    /// Watch how deployments go, a bar for each target
+    Watch(watch::Args),
+    /// Say why a target runs what it runs, and what lost
+    Explain(explain::Args),
     /// List targets, or show one
     Targets(targets::Args),
     /// Enrol, label and remove targets
@@ -57,8 +84,16 @@ pub enum Command {
     Packages(packages::Args),
     /// Show what runs where; with --wait-for, wait until it does
     Status(status::Args),
-    /// Ask a model
+    /// Show a target's labels and facts: what selectors go by
+    Facts(facts::Args),
+    /// Show the newest lines of a device's log
+    Logs(logs::Args),
+    /// Ask a model, over HTTP or through the broker
     Ask(ask::Args),
+    /// Serve a package to a device through a broker, without a registry
+    Push(push::Args),
+    /// Print completions for a shell
+    Completions(completions::Args),
 }
 
 /// What a command needs from outside.
@@ -96,11 +131,25 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
             Command::Packages(args) => packages::run(&around, args).await,
             Command::Status(args) => status::run(&around, args).await,
             Command::Ask(args) => ask::run(&around, args).await,
+            Command::Undeploy(args) => undeploy::run(&around, args).await,
+            Command::Rollback(args) => rollback::run(&around, args).await,
+            Command::Deployments(args) => deployments::run(&around, args).await,
+            Command::Watch(args) => watch::run(&around, args).await,
+            Command::Explain(args) => explain::run(&around, args).await,
+            Command::Facts(args) => facts::run(&around, args).await,
+            Command::Logs(args) => logs::run(&around, args).await,
+            Command::Push(args) => push::run(&around, args).await,
+            Command::Completions(args) => completions::run(&around, args),
         }
     };
     tokio::select! {
         done = work => done,
-        () = ending.came() => Err(Failure::Interrupted),
+        () = ending.came() => Err(match &cli.command {
+            // Only looked on: nothing was broken off.
+            Command::Watch(_) => Failure::Stopped,
+            Command::Logs(args) if args.follow => Failure::Stopped,
+            _ => Failure::Interrupted,
+        }),
     }
 }
 

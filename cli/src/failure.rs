@@ -9,7 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use selvedge_package::nearest::nearest;
+
 use crate::exit::Exit;
+
+/// Names in a directory that are looked at for one that was meant.
+const MOST_NAMES: usize = 1000;
 
 /// A cause of any kind.
 pub type Cause = Box<dyn Error + Send + Sync>;
@@ -162,6 +167,9 @@ pub enum Failure {
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
+    /// Ctrl-C or SIGTERM ended what only looked on, and would have gone on without end.
+    #[error("stopped")]
+    Stopped,
     /// Keys could not be made, read or used.
     #[error("cannot {doing}")]
     Keys {
@@ -208,6 +216,15 @@ impl Failure {
         Self::Missing { what: what.into(), advice: advice.into() }
     }
 
+    /// A file or directory that is not there: the nearest name beside it, then `advice`.
+    pub fn no_file(path: &Path, advice: &str) -> Self {
+        let advice = match beside(path) {
+            Some(near) => format!("did you mean `{}`? {advice}", near.display()),
+            None => advice.to_owned(),
+        };
+        Self::Missing { what: format!("there is no {}", path.display()), advice }
+    }
+
     /// The row of the exit table.
     pub fn exit(&self) -> Exit {
         match self {
@@ -224,7 +241,7 @@ impl Failure {
             Self::Answered { reason, .. } if reason == "untrusted" => Exit::Untrusted,
             Self::Answered { status, .. } => answered(*status),
             Self::TimedOut { .. } => Exit::TimedOut,
-            Self::Interrupted => Exit::Interrupted,
+            Self::Interrupted | Self::Stopped => Exit::Interrupted,
         }
     }
 
@@ -258,7 +275,7 @@ impl Failure {
             Self::Ended { .. } => "the log says why (a port that is taken: choose another, --broker-port, --registry-port or --http-port 0); then \
                  run `selvedge up` again"
                 .to_owned(),
-            Self::Interrupted | Self::Internal { .. } => String::new(),
+            Self::Interrupted | Self::Stopped | Self::Internal { .. } => String::new(),
         };
         (!advice.is_empty()).then_some(advice)
     }
@@ -299,6 +316,14 @@ fn answer_advice(status: u16, reason: &str) -> &'static str {
         (_, "release-not-growing" | "version-exists") => {
             "make the package again with a larger --release and another --version"
         }
+        (_, "selector") => "`selvedge deploy -h` says how selectors are written; quote them for the shell",
+        (_, "offline") => {
+            "`selvedge targets` shows when it was last heard; a device connects again by itself"
+        }
+        (_, "deadline") => "allow more with --timeout, or ask again",
+        (_, "unsupported") => "update the agent on that device",
+        (_, "too-large") => "ask the device itself over HTTP, with --target-url URL",
+        (_, "too-many") => "ask again when some of them are answered",
         (_, "target-exists") => "choose another name, or remove that target with `selvedge target rm NAME`",
         (429 | 503, _) => "it is busy or still starting; try again in a moment",
         (500..=502, _) => {
@@ -310,13 +335,30 @@ fn answer_advice(status: u16, reason: &str) -> &'static str {
 
 fn file_advice(doing: &str, path: &Path, source: &io::Error) -> String {
     match source.kind() {
-        io::ErrorKind::NotFound => format!("check the path {}", path.display()),
+        io::ErrorKind::NotFound => match beside(path) {
+            Some(near) => format!("check the path {}; did you mean `{}`?", path.display(), near.display()),
+            None => format!("check the path {}", path.display()),
+        },
         io::ErrorKind::PermissionDenied => {
             format!("your user may not {doing} it; check its owner and mode")
         }
         io::ErrorKind::StorageFull => "the disk is full; make room and try again".to_owned(),
         _ => String::new(),
     }
+}
+
+/// The file or directory beside `path` whose name is nearest to its own.
+pub fn beside(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).ok()?;
+    let names: Vec<String> = entries
+        .take(MOST_NAMES)
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|known| !known.starts_with('.') || name.starts_with('.'))
+        .collect();
+    let near = nearest(name, names.iter().map(String::as_str)).filter(|near| *near != name)?;
+    Some(parent.map_or_else(|| near.into(), |parent| parent.join(near)))
 }
 
 #[cfg(test)]

@@ -3,23 +3,36 @@
 
 use std::time::Duration;
 
-use reqwest::{Response, StatusCode};
-use selvedge_package::PackageName;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use selvedge_package::nearest::nearest;
 use selvedge_package::tensor::TensorSpec;
+use selvedge_package::{DeviceId, PackageName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::client::{bounded, error_body, http_client};
+use crate::client::{Registry, bounded, error_body, http_client};
+use crate::context::Token;
 use crate::failure::Failure;
+use crate::rows::Target;
 
 /// Largest answer that is read.
 const LARGEST_ANSWER: usize = 1 << 30;
 
-/// An inference endpoint.
+/// Time for an answer beyond the deadline that the registry was told, so that it says itself that
+/// the time is over.
+const BEYOND: Duration = Duration::from_secs(5);
+
+/// An inference endpoint: a host, or the registry that passes requests on to a device's host.
 pub struct Endpoint {
     http: reqwest::Client,
     base: String,
+    /// What opens the registry, and the device behind it; `None`: a host, which needs nothing.
+    through: Option<Through>,
+}
+
+struct Through {
+    token: Token,
+    device: DeviceId,
 }
 
 /// A model's inputs and outputs.
@@ -41,7 +54,31 @@ impl Endpoint {
                 "write it like http://127.0.0.1:8080",
             ));
         }
-        Ok(Self { http: http_client()?, base: base.trim_end_matches('/').to_owned() })
+        Ok(Self { http: http_client()?, base: base.trim_end_matches('/').to_owned(), through: None })
+    }
+
+    /// The endpoint of a device that the registry reaches through the broker.
+    pub fn through(registry: &Registry, device: &DeviceId) -> Result<Self, Failure> {
+        let base = format!("{}{}", registry.address(), registry.in_workspace(&format!("/targets/{device}")));
+        let through = Through { token: registry.token().clone(), device: device.clone() };
+        Ok(Self { http: http_client()?, base, through: Some(through) })
+    }
+
+    /// A request, with what the way to the device needs.
+    fn request(&self, method: Method, route: &str, allowed: Duration) -> RequestBuilder {
+        match &self.through {
+            None => self.http.request(method, route).timeout(allowed),
+            Some(through) => self
+                .http
+                .request(method, format!("{route}?deadline_ms={}", allowed.as_millis()))
+                .bearer_auth(through.token.reveal())
+                .timeout(allowed + BEYOND),
+        }
+    }
+
+    /// Who answers, for errors.
+    fn name(&self) -> String {
+        self.through.as_ref().map_or_else(|| self.base.clone(), |through| through.device.to_string())
     }
 
     /// The address of a route of a model.
@@ -58,8 +95,8 @@ impl Endpoint {
         request: &Value,
         allowed: Duration,
     ) -> Result<Vec<u8>, Failure> {
-        let sent =
-            self.http.post(self.route(model, version, "/infer")).json(request).timeout(allowed).send().await;
+        let route = self.route(model, version, "/infer");
+        let sent = self.request(Method::POST, &route, allowed).json(request).send().await;
         self.finish(model, sent, allowed).await
     }
 
@@ -72,11 +109,9 @@ impl Endpoint {
         allowed: Duration,
     ) -> Result<Vec<u8>, Failure> {
         let sent = self
-            .http
-            .post(self.route(model, version, "/raw"))
+            .request(Method::POST, &self.route(model, version, "/raw"), allowed)
             .header("content-type", "application/octet-stream")
             .body(body)
-            .timeout(allowed)
             .send()
             .await;
         self.finish(model, sent, allowed).await
@@ -89,7 +124,7 @@ impl Endpoint {
         version: Option<&str>,
         allowed: Duration,
     ) -> Result<Metadata, Failure> {
-        let sent = self.http.get(self.route(model, version, "")).timeout(allowed).send().await;
+        let sent = self.request(Method::GET, &self.route(model, version, ""), allowed).send().await;
         let bytes = self.finish(model, sent, allowed).await?;
         serde_json::from_slice(&bytes).map_err(|source| self.garbled(source.into()))
     }
@@ -107,16 +142,15 @@ impl Endpoint {
             return Ok(bytes);
         }
         let (error, reason) = error_body(status, &bytes);
-        if status == StatusCode::NOT_FOUND {
+        // A host gives no reasons: one with a reason is from the registry.
+        if status == StatusCode::NOT_FOUND && reason.is_empty() {
             return Err(self.no_model(model, error).await);
         }
-        Err(Failure::Answered {
-            who: "the model",
-            doing: "answer".to_owned(),
-            status: status.as_u16(),
-            reason,
-            error,
-        })
+        let (who, doing) = match &self.through {
+            Some(through) if !reason.is_empty() => ("the registry", format!("ask {}", through.device)),
+            _ => ("the model", "answer".to_owned()),
+        };
+        Err(Failure::Answered { who, doing, status: status.as_u16(), reason, error })
     }
 
     async fn no_model(&self, model: &PackageName, error: String) -> Failure {
@@ -132,11 +166,14 @@ impl Endpoint {
             },
             None => "`selvedge status` shows what runs where".to_owned(),
         };
-        Failure::missing(format!("{} does not serve {model}: {error}", self.base), advice)
+        Failure::missing(format!("{} does not serve {model}: {error}", self.name()), advice)
     }
 
     /// Names of the models served, where the endpoint says them in its metadata.
     async fn served(&self) -> Option<Vec<String>> {
+        if let Some(through) = &self.through {
+            return self.reported(through).await;
+        }
         let answer =
             self.http.get(format!("{}/v2", self.base)).timeout(Duration::from_secs(5)).send().await.ok()?;
         let value: Value = serde_json::from_slice(&bounded(answer, 1 << 20).await.ok()?).ok()?;
@@ -149,12 +186,30 @@ impl Endpoint {
         )
     }
 
+    /// Names of the packages that the device has reported to serve.
+    async fn reported(&self, through: &Through) -> Option<Vec<String>> {
+        let request = self.http.get(&self.base).bearer_auth(through.token.reveal());
+        let answer = request.timeout(Duration::from_secs(5)).send().await.ok()?;
+        let target: Target = serde_json::from_slice(&bounded(answer, 4 << 20).await.ok()?).ok()?;
+        let serving = target.reported?.packages.into_iter().filter(|report| report.serving);
+        Some(serving.map(|report| report.name.to_string()).collect())
+    }
+
     fn unreachable(&self, source: reqwest::Error, allowed: Duration) -> Failure {
         if source.is_timeout() {
             return Failure::TimedOut {
-                what: format!("an answer from {}", self.base),
+                what: format!("an answer from {}", self.name()),
                 allowed,
                 advice: "allow more with --timeout".to_owned(),
+            };
+        }
+        if self.through.is_some() {
+            return Failure::Unreachable {
+                who: "the registry",
+                address: self.base.clone(),
+                source: source.without_url().into(),
+                advice: "start it (`selvedge up`), or ask the device itself over HTTP with --target-url URL"
+                    .to_owned(),
             };
         }
         Failure::Unreachable {
@@ -167,7 +222,8 @@ impl Endpoint {
     }
 
     fn garbled(&self, source: crate::failure::Cause) -> Failure {
-        Failure::Garbled { who: "the inference endpoint", address: self.base.clone(), source }
+        let who = if self.through.is_some() { "the registry" } else { "the inference endpoint" };
+        Failure::Garbled { who, address: self.base.clone(), source }
     }
 }
 

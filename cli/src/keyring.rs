@@ -18,17 +18,18 @@ pub fn failed(doing: impl Into<String>, error: SigningError) -> Failure {
             what: what(),
             advice: "make the package again with a larger --release (and another --version)".to_owned(),
         },
-        SigningError::File { path, source, .. } if source.kind() == ErrorKind::NotFound => Failure::Missing {
-            what: format!("there is no {}", path.display()),
-            advice: "`selvedge keys init DIR` makes keys; name their directory with --keys (that of `selvedge up` is `keys` in its data directory)"
-                .to_owned(),
-        },
+        SigningError::File { path, source, .. } if source.kind() == ErrorKind::NotFound => Failure::no_file(
+            path,
+            "`selvedge keys init DIR` makes keys; name their directory with --keys (that of `selvedge up` is `keys` in its data directory)",
+        ),
         SigningError::File { .. } => as_file(error),
         _ => Failure::Keys {
             doing: doing.into(),
             advice: match &error {
                 SigningError::Permissions { .. } => "keys must be readable by you only".to_owned(),
-                SigningError::KeyFormat { .. } => "restore the file from a copy; keys cannot be repaired".to_owned(),
+                SigningError::KeyFormat { .. } => {
+                    "restore the file from a copy; keys cannot be repaired".to_owned()
+                }
                 _ => String::new(),
             },
             source: error.into(),

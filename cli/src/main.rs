@@ -6,7 +6,8 @@ use clap::Parser as _;
 use selvedge_cli::commands::{Cli, run};
 use selvedge_cli::exit::Exit;
 use selvedge_cli::failure::Failure;
-use selvedge_cli::output::{self, Output};
+use selvedge_cli::output::{self, Output, printable};
+use selvedge_cli::paint::Tone;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -43,6 +44,8 @@ fn main() -> ExitCode {
             Some((name, source)) => unwritten(out, name, source),
             None => ExitCode::from(Exit::Done.code()),
         },
+        // Whoever pressed Ctrl-C knows it.
+        Err(failure @ Failure::Stopped) => ExitCode::from(failure.exit().code()),
         Err(failure) => {
             report(out, &failure);
             ExitCode::from(failure.exit().code())
@@ -67,7 +70,8 @@ fn report(out: Output, failure: &Failure) {
         out.note(error.to_string());
         return;
     }
-    out.note(format!("error: {}", failure.chain()));
+    let paint = out.paint_notes();
+    out.painted_note(format!("{} {}", paint.on(Tone::Bad, "error:"), printable(&failure.chain())));
     if let Some(advice) = advice {
         out.note(format!("  help: {advice}"));
     }

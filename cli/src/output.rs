@@ -1,7 +1,7 @@
 //! What people and programs read: results on standard output, progress and errors on standard error.
 //!
 //! A closed pipe is no error and never a panic; any other failure to write is kept for `main`, which
-//! ends with its row of the exit table. what goes to a terminal is cleaned of control
+//! ends with its row of the exit table. What goes to a terminal is cleaned of control
 //! characters first, since much of it comes from devices.
 
 use std::fmt::Write as _;
@@ -10,6 +10,9 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use serde::Serialize;
+
+use crate::context::process_env;
+use crate::paint::Paint;
 
 /// Where results go, and in which form.
 #[derive(Debug, Clone, Copy)]
@@ -28,9 +31,24 @@ impl Output {
         self.json
     }
 
-    /// Whether a person watches standard error.
+    /// Whether a person watches standard error, on a terminal where lines can be written anew.
     pub fn is_watched(&self) -> bool {
-        std::io::stderr().is_terminal()
+        io::stderr().is_terminal() && is_able()
+    }
+
+    /// Whether a person sees standard output, on a terminal where lines can be written anew.
+    pub fn is_seen(&self) -> bool {
+        !self.json && io::stdout().is_terminal() && is_able()
+    }
+
+    /// Colour for standard output.
+    pub fn paint(&self) -> Paint {
+        Paint::new(self.is_seen(), process_env)
+    }
+
+    /// Colour for standard error.
+    pub fn paint_notes(&self) -> Paint {
+        Paint::new(self.is_watched(), process_env)
     }
 
     /// A result for programs: pretty JSON. Nothing when people read.
@@ -48,9 +66,28 @@ impl Output {
         }
     }
 
+    /// A result for people that has its colours, and is clean already.
+    pub fn painted(&self, text: impl AsRef<str>) {
+        if !self.json {
+            put(false, text.as_ref());
+        }
+    }
+
+    /// One result of many for programs: a line of JSON. Nothing when people read.
+    pub fn record(&self, value: &impl Serialize) {
+        if self.json {
+            put(false, &serde_json::to_string(value).unwrap_or_default());
+        }
+    }
+
     /// A line about progress, to standard error, for both.
     pub fn note(&self, text: impl AsRef<str>) {
         put(true, &printable(text.as_ref()));
+    }
+
+    /// A line about progress that has its colours, and is clean already.
+    pub fn painted_note(&self, text: impl AsRef<str>) {
+        put(true, text.as_ref());
     }
 
     /// A table for people. Nothing when programs read.
@@ -59,6 +96,22 @@ impl Output {
             put(false, &table(head, rows));
         }
     }
+}
+
+/// Whether the terminal can do more than print.
+fn is_able() -> bool {
+    process_env("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether whoever read standard output is gone (`selvedge logs -f … | head -3`). What would go on
+/// without end stops then.
+pub fn unread() -> bool {
+    let stdout = io::stdout();
+    // Nothing is asked for: what cannot be written any more is said all the same.
+    let mut asked = [rustix::event::PollFd::new(&stdout, rustix::event::PollFlags::empty())];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut asked, Some(&now)).is_ok_and(|count| count > 0)
+        && asked[0].revents().intersects(rustix::event::PollFlags::ERR | rustix::event::PollFlags::HUP)
 }
 
 /// The first failure to write, with the name of what could not be written.

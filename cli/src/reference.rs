@@ -45,6 +45,14 @@ impl FromStr for Reference {
     }
 }
 
+impl FromStr for Which {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_which(text)
+    }
+}
+
 fn parse_which(text: &str) -> Result<Which, String> {
     if let Some(number) = text.strip_prefix('r') {
         return match number.parse() {
@@ -142,6 +150,7 @@ mod tests {
             release,
             digest: selvedge_package::Digest::of(version.as_bytes()),
             size: 0,
+            settings: serde_json::Value::Null,
             released_at: None,
         }
     }

@@ -1,6 +1,9 @@
 //! Rows of the registry's answers, as far as this program reads them. Unknown fields are let
 //! through: a newer registry may say more, and `--json` shows its answer unchanged.
 
+pub mod deployment;
+pub mod explanation;
+
 use std::collections::BTreeMap;
 
 use selvedge_package::{DeviceId, Digest, PackageName};
@@ -28,6 +31,9 @@ pub struct Package {
     /// Bytes of all blobs together.
     #[serde(default)]
     pub size: u64,
+    /// Its settings, with their defaults.
+    #[serde(default)]
+    pub settings: serde_json::Value,
     /// When it was released (RFC 3339).
     #[serde(default)]
     pub released_at: Option<String>,

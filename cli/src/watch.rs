@@ -12,13 +12,13 @@ use crate::client::Registry;
 use crate::clock::{self, Deadline};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
+use crate::patience::Patience;
 use crate::progress::Step;
+use crate::rollout::frame::bar;
 use crate::rows::{Event, Target};
 
 /// Pause between two questions.
 const PAUSE: Duration = Duration::from_millis(300);
-/// The longest pause, where the registry does not answer.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How old an event may be to tell why nothing happens.
 const RECENT: SignedDuration = SignedDuration::from_mins(10);
 /// Events about no package that can hold up every one.
@@ -59,8 +59,8 @@ pub enum Progress {
     Distrusted(String),
     /// Another release took its place.
     Replaced(u64),
-    /// Not yet; what happens, for people, with the tenths of the bytes that have arrived.
-    Waiting(String, u64),
+    /// Not yet; what happens, for people, with the hundredths of the bytes that have arrived.
+    Waiting(String, Option<u64>),
 }
 
 /// How far `target` is, after `waited`.
@@ -68,7 +68,7 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     let desired =
         target.desired.iter().find(|desired| desired.package == *wish.package).map(|desired| desired.release);
     let Some(release) = wish.release.or(desired) else {
-        return Progress::Waiting("it is not assigned there".to_owned(), 0);
+        return Progress::Waiting("it is not assigned there".to_owned(), None);
     };
     if let Some(other) = desired.filter(|desired| *desired != release) {
         return Progress::Replaced(other);
@@ -80,9 +80,11 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     // What a device says before it has accepted its present assignments is about earlier ones.
     let current = target.accepted() >= target.desired_sequence;
     let report = target.report(wish.package).filter(|_| current);
+    // Other settings of the same release may have failed while the release itself goes on.
     if report.is_some_and(|report| {
         report.serving
             && report.pending.is_none()
+            && report.failure.as_ref().is_none_or(|failure| failure.release != release)
             && report.committed.as_ref().is_some_and(|committed| committed.release == release)
     }) {
         return Progress::Running;
@@ -104,10 +106,10 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     }
     if let Some(pending) = pending {
         if pending.stage != "fetching" || pending.total == 0 {
-            return Progress::Waiting(pending.stage.clone(), 0);
+            return Progress::Waiting(pending.stage.clone(), None);
         }
         let text = format!("fetching, {} of {}", bytes(pending.bytes), bytes(pending.total));
-        return Progress::Waiting(text, pending.bytes.saturating_mul(10) / pending.total);
+        return Progress::Waiting(text, Some(pending.bytes.saturating_mul(100) / pending.total));
     }
     let text = if desired.is_none() {
         "it is not assigned there".to_owned()
@@ -118,7 +120,7 @@ pub fn progress(wish: &Wish<'_>, target: &Target, waited: Duration) -> Progress 
     } else {
         format!("the device is {}", crate::commands::targets::condition(target))
     };
-    Progress::Waiting(text, 0)
+    Progress::Waiting(text, None)
 }
 
 /// The newest event that may tell why nothing happens: about the package and since the deployment, or
@@ -146,27 +148,26 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
     let step = Step::begin(out, &format!("waiting for {named} on {}", wish.target));
     let mut shown = String::new();
     let mut told: Option<Event> = None;
-    let mut silence: Option<Duration> = None;
+    let mut patience = Patience::default();
     loop {
         let (value, target) = match registry.target(wish.target).await {
             Ok(found) => found,
             // A registry that is started again is no reason to give up before the time is over.
-            Err(Failure::Unreachable { .. }) if !wish.deadline.passed() => {
-                if silence.is_none() {
+            Err(failure) if Patience::is_for(&failure) && !wish.deadline.passed() => {
+                let (pause, first) = patience.lost();
+                if first {
                     step.say("the registry does not answer; asking again");
                 }
-                let pause = silence.map_or(PAUSE, |last| (last * 2).min(LONGEST_PAUSE));
-                silence = Some(pause);
                 tokio::time::sleep(wish.deadline.cut(pause)).await;
                 continue;
             }
             Err(failure) => return Err(failure),
         };
-        if silence.take().is_some() {
+        if patience.found() {
             step.note("the registry answers again");
             shown.clear();
         }
-        let (text, tenths) = match progress(wish, &target, wish.deadline.elapsed()) {
+        let (text, share) = match progress(wish, &target, wish.deadline.elapsed()) {
             Progress::Running => {
                 step.note(&format!("{}: {named} is serving", wish.target));
                 return Ok(value);
@@ -190,20 +191,21 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
             Progress::Replaced(other) => {
                 return Err(Failure::Conflict {
                     what: format!("{} shall run r{other} of {} now", wish.target, wish.package),
-                    advice: format!("`selvedge targets {}` shows what it shall run", wish.target),
+                    advice: format!("`selvedge explain {} {}` says why", wish.target, wish.package),
                 });
             }
-            Progress::Waiting(text, tenths) => (text, tenths),
+            Progress::Waiting(text, share) => (text, share),
         };
         // Without a terminal every byte would be a line: there it is one a stage and a tenth.
         let key = if out.is_watched() {
             text.clone()
         } else {
-            format!("{} {tenths}", text.split(',').next().unwrap_or_default())
+            format!("{} {:?}", text.split(',').next().unwrap_or_default(), share.map(|share| share / 10))
         };
         if key != shown {
             shown = key;
-            step.say(&format!("{}: {named}: {text}", wish.target));
+            let bar = share.filter(|_| out.is_watched()).map(|share| format!("{} ", bar(Some(share))));
+            step.say(&format!("{}: {named}: {}{text}", wish.target, bar.unwrap_or_default()));
         }
         let event = trouble(wish, &target, clock::now());
         if event != told.as_ref() {
@@ -277,13 +279,19 @@ mod tests {
         check(&target(1, package.clone(), None), Some(2), None, 0, Progress::Running);
         check(&target(1, package.clone(), None), None, None, 0, Progress::Running);
         check(&target(1, package.clone(), None), Some(3), None, 0, Progress::Replaced(2));
+        // The release goes on, but not with the settings that were wanted.
+        package["failure"] = json!({"release": 2, "reason": "acceptance", "what": "threshold"});
+        let failed = Progress::Failed("acceptance: threshold".into());
+        check(&target(1, package.clone(), None), Some(2), None, 0, failed);
+        package["failure"]["release"] = 1.into();
+        check(&target(1, package.clone(), None), Some(2), None, 0, Progress::Running);
         package["serving"] = false.into();
         check(
             &target(1, package, None),
             Some(2),
             None,
             0,
-            Progress::Waiting("the device has not begun yet".into(), 0),
+            Progress::Waiting("the device has not begun yet".into(), None),
         );
     }
 
@@ -296,7 +304,7 @@ mod tests {
             target.desired_sequence = desired;
             target
         };
-        let silent = || Progress::Waiting("the device has not answered yet".into(), 0);
+        let silent = || Progress::Waiting("the device has not answered yet".into(), None);
         // The same release with another setting, the agent stopped: it serves, but not that.
         let before = with(1, 1, &package);
         check(&with(1, 2, &package), Some(2), Some(&before), 0, silent());
@@ -316,7 +324,7 @@ mod tests {
         check(&with(1, 2, &package), Some(2), None, 0, silent());
         // Something on its way is not the end, even where the release already answers.
         package["serving"] = true.into();
-        check(&with(2, 2, &package), Some(2), None, 0, Progress::Waiting("trial".into(), 0));
+        check(&with(2, 2, &package), Some(2), None, 0, Progress::Waiting("trial".into(), None));
     }
 
     #[test]
@@ -379,7 +387,7 @@ mod tests {
             Some(2),
             None,
             0,
-            Progress::Waiting("fetching, 1.0 KiB of 4.0 KiB".into(), 2),
+            Progress::Waiting("fetching, 1.0 KiB of 4.0 KiB".into(), Some(25)),
         );
     }
 
@@ -392,7 +400,7 @@ mod tests {
         let old = target(1, failed("old"), None);
         let is = |what: &str| Progress::Failed(format!("acceptance: {what}"));
         check(&old, Some(2), None, 0, is("old"));
-        check(&old, Some(2), Some(&old), 0, Progress::Waiting("the device has not begun yet".into(), 0));
+        check(&old, Some(2), Some(&old), 0, Progress::Waiting("the device has not begun yet".into(), None));
         check(&old, Some(2), Some(&old), 11, is("old"));
         check(&target(1, failed("new"), None), Some(2), Some(&old), 0, is("new"));
         check(&target(2, failed("old"), None), Some(2), Some(&old), 0, is("old"));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::remote::LONGEST_WAIT_MS;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -24,6 +25,15 @@ const SHOWN: usize = 16;
 
 /// Ask a model.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge ask scale --input '{\"x\": [[1, 2]]}'
+  selvedge ask scale@1.0.0 --input @request.json --json
+  selvedge ask file-type --file report.pdf
+  selvedge ask file-type --target edge-1 --via mqtt --file report.pdf --timeout 5
+
+With --via mqtt the registry passes the request on through the broker: the device needs no address
+that can be reached from here, and request and answer must each fit one message (the broker's largest
+packet, usually 64 KiB to 1 MiB).")]
 pub struct Args {
     /// The model: NAME, NAME@1.0.0 or NAME@r3
     #[arg(value_name = "MODEL")]
@@ -38,12 +48,25 @@ pub struct Args {
     /// Address of the inference endpoint [default: that of the last `selvedge up`]
     #[arg(long, value_name = "URL")]
     pub target_url: Option<String>,
-    /// The target to ask, by the address in its facts (it must be reachable from here)
+    /// The target to ask, by the address in its facts (it must be reachable from here, or --via mqtt)
     #[arg(long, value_name = "NAME", conflicts_with = "target_url")]
     pub target: Option<DeviceId>,
+    /// How to reach the target
+    #[arg(long, value_name = "WAY", default_value = "http")]
+    pub via: Via,
     /// Longest wait in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub timeout: u64,
+}
+
+/// A way to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Via {
+    /// Straight to its address
+    Http,
+    /// Through the registry and the broker
+    Mqtt,
 }
 
 /// What is sent.
@@ -54,7 +77,10 @@ enum Question {
 
 /// Asks and prints the answer.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
-    let endpoint = Endpoint::new(&address(around, args).await?)?;
+    let endpoint = match args.via {
+        Via::Http => Endpoint::new(&address(around, args).await?)?,
+        Via::Mqtt => far(around, args).await?,
+    };
     let allowed = Duration::from_secs(args.timeout);
     let version = match &args.model.which {
         Which::Newest => None,
@@ -88,6 +114,27 @@ fn of_release(failure: Failure, which: &Which) -> Failure {
     }
 }
 
+/// The endpoint of a device behind the broker.
+async fn far(around: &Surroundings<'_>, args: &Args) -> Result<Endpoint, Failure> {
+    let Some(name) = &args.target else {
+        return Err(Failure::usage(
+            "--via mqtt needs a target",
+            "say --target NAME; `selvedge targets` lists them",
+        ));
+    };
+    if args.timeout * 1000 > u64::from(LONGEST_WAIT_MS) {
+        let longest = LONGEST_WAIT_MS / 1000;
+        return Err(Failure::usage(
+            format!("a device is given at most {longest} s to answer through the broker"),
+            format!("say --timeout {longest} or less"),
+        ));
+    }
+    let registry = around.registry()?;
+    // An unknown target is told with the nearest known one.
+    registry.target(name).await?;
+    Endpoint::through(&registry, name)
+}
+
 async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failure> {
     if let Some(url) = &args.target_url {
         return Ok(url.clone());
@@ -101,7 +148,10 @@ async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failu
         }
         let (_, target) = around.registry()?.target(name).await?;
         return target.facts.get("inference").cloned().ok_or_else(|| {
-            Failure::missing(format!("{name} has not said where it answers"), "say --target-url URL")
+            Failure::missing(
+                format!("{name} has not said where it answers"),
+                "say --via mqtt to ask it through the broker, or --target-url URL",
+            )
         });
     }
     match record {

@@ -136,10 +136,7 @@ fn read(path: &Path) -> Result<Authored, Failure> {
         return Authored::directory(path);
     }
     if !path.exists() {
-        return Err(Failure::missing(
-            format!("there is no {}", path.display()),
-            "name an .onnx file or a directory with selvedge.toml",
-        ));
+        return Err(Failure::no_file(path, "name an .onnx file or a directory with selvedge.toml"));
     }
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
         return Authored::bare(path);

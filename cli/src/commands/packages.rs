@@ -5,6 +5,7 @@ use selvedge_package::PackageName;
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::output::bytes;
+use crate::reference::{Reference, Which};
 
 /// List what is released.
 #[derive(Debug, clap::Args)]
@@ -16,7 +17,8 @@ pub struct Args {
 /// Lists releases, newest first within a name.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let registry = around.registry()?;
-    let (mut value, mut rows) = registry.packages().await?;
+    let (mut value, all) = registry.packages().await?;
+    let mut rows = all.clone();
     if let Some(name) = &args.name {
         rows.retain(|row| row.name == *name);
         if let Some(items) = value.get_mut("items").and_then(serde_json::Value::as_array_mut) {
@@ -26,8 +28,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     if rows.is_empty()
         && let Some(name) = &args.name
     {
-        let advice = "`selvedge packages` lists what is released";
-        return Err(Failure::missing(format!("no package {name} is released"), advice));
+        Reference { name: name.clone(), which: Which::Newest }.resolve(&all)?;
     }
     around.out.value(&value);
     if rows.is_empty() {

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use selvedge_package::DeviceId;
 
+use crate::client::Registry;
 use crate::clock::Deadline;
 use crate::commands::Surroundings;
 use crate::commands::targets::{condition, packages};
 use crate::failure::Failure;
+use crate::patience::Patience;
 use crate::reference::{Reference, Which};
 use crate::rows::Target;
 use crate::watch::{Wish, wait};
@@ -33,11 +35,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             Some(name) => name.clone(),
             None => only_target(registry.targets().await?.1)?,
         };
-        let release = match &reference.which {
-            Which::Newest => None,
-            Which::Release(release) => Some(*release),
-            Which::Version(_) => Some(reference.resolve(&registry.packages().await?.1)?.release),
-        };
+        let release = release(&registry, reference).await?;
         let deadline = Deadline::after(Duration::from_secs(args.timeout));
         let wish = Wish { target: &name, package: &reference.name, release, before: None, deadline };
         let value = wait(&registry, around.out, &wish).await?;
@@ -66,6 +64,18 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 fn show(around: &Surroundings<'_>, target: &Target) {
     around.out.line(format!("\n{} ({}), {}", target.name, target.kind, condition(target)));
     packages(around.out, target);
+}
+
+/// The release that is meant, `None`: the one that the target shall run. What was never released is
+/// told now, not after the wait; a registry that is away is waited for, where its list is not needed.
+async fn release(registry: &Registry, reference: &Reference) -> Result<Option<u64>, Failure> {
+    match (registry.packages().await, &reference.which) {
+        (Ok((_, packages)), Which::Newest) => reference.resolve(&packages).map(|_| None),
+        (Ok((_, packages)), _) => reference.resolve(&packages).map(|package| Some(package.release)),
+        (Err(failure), Which::Newest) if Patience::is_for(&failure) => Ok(None),
+        (Err(failure), Which::Release(release)) if Patience::is_for(&failure) => Ok(Some(*release)),
+        (Err(failure), _) => Err(failure),
+    }
 }
 
 fn only_target(targets: Vec<Target>) -> Result<DeviceId, Failure> {

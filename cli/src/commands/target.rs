@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 
 use reqwest::Method;
+use selvedge_mqtt::BrokerAddress;
 use selvedge_package::DeviceId;
 use serde_json::{Value, json};
 
-use crate::commands::Surroundings;
+use crate::commands::{Surroundings, push};
 use crate::failure::Failure;
 use crate::reference::{Pair, object};
 use crate::supervisor::record::write_atomically;
@@ -24,8 +25,20 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
         /// A label; may be repeated
-        #[arg(long = "label", value_name = "KEY=VALUE")]
+        #[arg(long = "label", value_name = "KEY=VALUE", conflicts_with = "offline")]
         labels: Vec<Pair>,
+        /// Without a registry, for `selvedge push`
+        #[arg(long, requires_all = ["keys", "broker"])]
+        offline: bool,
+        /// With --offline: directory of the keys whose roots the device shall trust
+        #[arg(long, value_name = "DIR", requires = "offline")]
+        keys: Option<PathBuf>,
+        /// With --offline: the broker as the device reaches it
+        #[arg(long, value_name = "URL", requires = "offline")]
+        broker: Option<BrokerAddress>,
+        /// With --offline: what is pushed to which devices [default: `push` in the directory of the keys]
+        #[arg(long, value_name = "DIR", requires = "offline")]
+        repository: Option<PathBuf>,
     },
     /// Set and remove labels of a target
     Label {
@@ -45,7 +58,11 @@ pub enum Command {
 /// Runs one of them.
 pub async fn run(around: &Surroundings<'_>, command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Enrol { name, out, labels } => enrol(around, name, out, labels).await,
+        Command::Enrol { name, out, keys: Some(keys), broker: Some(broker), repository, .. } => {
+            let repository = repository.as_ref();
+            push::enrol_offline(around, &push::Offline { name, out, keys, broker, repository }).await
+        }
+        Command::Enrol { name, out, labels, .. } => enrol(around, name, out, labels).await,
         Command::Label { name, changes } => label(around, name, changes).await,
         Command::Rm { name } => remove(around, name).await,
     }

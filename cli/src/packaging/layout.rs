@@ -41,10 +41,7 @@ impl Layout {
     /// Reads the package in `dir`. Files are not read; only their sizes are checked.
     pub fn open(dir: &Path) -> Result<Self, Failure> {
         if !dir.exists() {
-            return Err(Failure::missing(
-                format!("there is no {}", dir.display()),
-                "name a directory that `selvedge package` made",
-            ));
+            return Err(Failure::no_file(dir, "name a directory that `selvedge package` made"));
         }
         if !dir.join("oci-layout").is_file() {
             return Err(Failure::refused(
