@@ -108,3 +108,22 @@ fn temporary(path: &Path) -> PathBuf {
     name.push(".new");
     parent(path).join(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lock_is_waited_for_a_little() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let held = lock(&path).await.unwrap();
+        let (waiting, ()) = tokio::join!(lock(&path), async {
+            tokio::task::yield_now().await;
+            drop(held);
+        });
+        let held = waiting.unwrap();
+        assert!(matches!(lock(&path).await, Err(Error::InUse { .. })));
+        drop(held);
+    }
+}

@@ -64,13 +64,15 @@ pub fn of(desired: &[Assigned], reported: &DeviceState) -> Health {
             health = Health::Updating;
             continue;
         };
+        // What answers may have failed with other settings: that is a failure too.
+        let coming = package.pending.as_ref().is_some_and(|coming| coming.release.release == wanted.release);
+        if !coming && package.failure.as_ref().is_some_and(|failure| failure.release == wanted.release) {
+            return Health::Failing;
+        }
         let committed =
             package.committed.as_ref().is_some_and(|committed| committed.release == wanted.release);
         if committed && package.serving {
             continue;
-        }
-        if package.failure.as_ref().is_some_and(|failure| failure.release == wanted.release) {
-            return Health::Failing;
         }
         health = Health::Updating;
     }
@@ -155,6 +157,8 @@ mod tests {
         check(1, Some(package(1, 0, true, 2)), Health::Ok);
         check(3, Some(package(1, 3, true, 2)), Health::Updating);
         check(1, Some(package(1, 0, false, 1)), Health::Failing);
+        check(1, Some(package(1, 0, true, 1)), Health::Failing);
+        check(1, Some(package(1, 1, true, 1)), Health::Updating);
         check(0, Some(package(1, 0, true, 0)), Health::Updating);
         check(0, Some(package(0, 0, false, 1)), Health::Ok);
         let refused = DeviceState { refused: Some("expired".to_owned()), ..DeviceState::default() };

@@ -44,11 +44,7 @@ impl Presences {
     }
 
     /// The newest presence of every device of a workspace.
-    pub async fn all(
-        &self,
-        store: &Store,
-        workspace: &str,
-    ) -> Result<BTreeMap<DeviceId, Presence>, Error> {
+    pub async fn all(&self, store: &Store, workspace: &str) -> Result<BTreeMap<DeviceId, Presence>, Error> {
         let mut all = store.presences(workspace).await?;
         let known = self.locked();
         for (device, presence) in &mut all {

@@ -196,7 +196,9 @@ pub enum Refusal {
         target: DeviceId,
     },
     /// The registry cannot send.
-    #[error("the registry has no connection to the broker, or too much waits to be sent; try again in a moment")]
+    #[error(
+        "the registry has no connection to the broker, or too much waits to be sent; try again in a moment"
+    )]
     NoBroker,
     /// No answer came in time.
     #[error("{target} did not answer within {} ms", after.as_millis())]

@@ -17,9 +17,14 @@ use selvedge_protocol::remote::{
 use selvedge_protocol::topic::Kind;
 use tokio::sync::oneshot;
 
-use crate::devices::outgoing::{Outgoing, Unsent};
+use crate::devices::outgoing::{Outgoing, ROOM, Unsent};
 use crate::error::Error;
 use crate::refusal::Refusal;
+
+/// A device that takes larger packets than [`DEVICE_PACKET`] says so by this word and the bytes.
+const PACKET: &str = "packet:";
+/// What every device takes, in bytes.
+const DEVICE_PACKET: usize = 128 << 10;
 
 /// How many questions may wait.
 #[derive(Debug, Clone, Copy)]
@@ -91,9 +96,12 @@ impl Remote {
         let _ = self.outgoing.set(outgoing);
     }
 
-    /// Bytes that one question can carry.
-    pub fn room(&self) -> usize {
-        self.outgoing.get().map_or(0, |outgoing| outgoing.room())
+    /// Bytes that one question can carry to a device which said this in its birth: a broker drops
+    /// without a word what its receiver does not take.
+    pub fn room(&self, capabilities: &[String]) -> usize {
+        let said = capabilities.iter().find_map(|word| word.strip_prefix(PACKET)?.parse().ok());
+        let packet: usize = said.unwrap_or(DEVICE_PACKET);
+        self.outgoing.get().map_or(0, |outgoing| outgoing.room()).min(packet.saturating_sub(ROOM))
     }
 
     /// A place for one question to `device` that is answered on topics of `kind`. To be taken before
@@ -165,9 +173,7 @@ impl Place<'_> {
         })?;
         match tokio::time::timeout(within, &mut self.answer).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) | Err(_) => {
-                Err(Refusal::Deadline { target: self.device.clone(), after: within })
-            }
+            Ok(Err(_)) | Err(_) => Err(Refusal::Deadline { target: self.device.clone(), after: within }),
         }
     }
 }

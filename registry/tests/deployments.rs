@@ -36,7 +36,8 @@ async fn deploy(registry: &Registry, body: Value) -> Value {
 }
 
 async fn label(registry: &Registry, name: &str, labels: Value) {
-    let patch = registry.request(Method::PATCH, &format!("{TARGETS}/{name}")).json(&json!({"labels": labels}));
+    let patch =
+        registry.request(Method::PATCH, &format!("{TARGETS}/{name}")).json(&json!({"labels": labels}));
     assert_eq!(registry.send(patch).await.0, 200);
 }
 
@@ -55,12 +56,7 @@ fn facts(pairs: &[(&str, &str)]) -> ReportBody {
 }
 
 /// A state with one package: committed, pending with its stage, serving, failed.
-fn state(
-    desired: u64,
-    committed: u64,
-    pending: Option<(u64, &str)>,
-    failed: Option<u64>,
-) -> ReportBody {
+fn state(desired: u64, committed: u64, pending: Option<(u64, &str)>, failed: Option<u64>) -> ReportBody {
     let release =
         |release| ReleaseRef { release, version: format!("{release}.0.0"), digest: Digest::of(b"x") };
     ReportBody::State(DeviceState {
@@ -164,7 +160,9 @@ async fn priorities_decide_and_removal_gives_way() {
     let lost = package["deployments"][1]["why"].as_str().unwrap();
     assert!(lost.contains(own["id"].as_str().unwrap()) && lost.contains("priority 7"), "{lost}");
     // It ends, and the next best takes its place; the same scope and priority replaces.
-    let end = |made: &Value| registry.request(Method::DELETE, &format!("{DEPLOYMENTS}/{}", made["id"].as_str().unwrap()));
+    let end = |made: &Value| {
+        registry.request(Method::DELETE, &format!("{DEPLOYMENTS}/{}", made["id"].as_str().unwrap()))
+    };
     assert_eq!(registry.send(end(&own)).await.0, 204);
     edge.shall_run(&[("file-type", 3)]).await;
     let again = json!({"package": "file-type", "release": 2, "selector": "site in (oslo)", "priority": 6});
@@ -187,7 +185,10 @@ async fn a_plan_says_what_would_happen_and_does_nothing() {
     report(&mut arm, 1, facts(&[("architecture", "aarch64"), ("memory-mib", "900")]));
     report(&mut amd, 1, facts(&[("architecture", "x86_64"), ("memory-mib", "8000")]));
     for name in ["arm", "amd"] {
-        wait_for("facts", async || registry.target(name).await["facts"]["memory-mib"].is_string().then_some(())).await;
+        wait_for("facts", async || {
+            registry.target(name).await["facts"]["memory-mib"].is_string().then_some(())
+        })
+        .await;
     }
     let plan = async |body: Value| {
         let (status, plan) = registry.post(&format!("{DEPLOYMENTS}?plan=true"), body).await;
@@ -214,7 +215,8 @@ async fn a_plan_says_what_would_happen_and_does_nothing() {
         json!(["no target has `arhc`; did you mean `arch`?", "no target has `stie`; did you mean `site`?"])
     );
     assert_eq!(registry.get(DEPLOYMENTS).await.1, json!({"items": []}));
-    let made = deploy(&registry, json!({"package": "file-type", "release": 1, "selector": "site = oslo"})).await;
+    let made =
+        deploy(&registry, json!({"package": "file-type", "release": 1, "selector": "site = oslo"})).await;
     let replacing = plan(json!({"package": "file-type", "selector": "site = oslo"})).await;
     assert_eq!((&replacing["replaces"], &replacing["summary"]["wins"]), (&made["id"], &json!(2)));
     assert_eq!(registry.get(DEPLOYMENTS).await.1["items"].as_array().unwrap().len(), 1);
@@ -231,7 +233,11 @@ async fn bad_deployments_are_refused_for_their_own_reason() {
         (json!({"package": "file-type", "selector": ""}), 400, "selector"),
         (json!({"package": "file-type", "selector": "site = "}), 400, "selector"),
         (json!({"package": "file-type", "selector": "k,".repeat(600)}), 400, "selector"),
-        (json!({"package": "file-type", "target": "edge-1", "priority": 3_000_000_000_u64}), 400, "malformed"),
+        (
+            json!({"package": "file-type", "target": "edge-1", "priority": 3_000_000_000_u64}),
+            400,
+            "malformed",
+        ),
         (json!({"package": "file-type", "target": "edge-1", "priority": "high"}), 400, "malformed"),
         (json!({"package": "file-typo", "selector": "name"}), 404, "no-package"),
         (json!({"package": "file-type", "selector": "name", "release": 2}), 404, "no-package"),
@@ -242,10 +248,9 @@ async fn bad_deployments_are_refused_for_their_own_reason() {
         let plan = format!("{DEPLOYMENTS}?plan=true");
         registry.refused(&plan, body, status, reason).await;
     }
-    for (path, body, reason) in [
-        ("/none/rollback", json!({}), "no-deployment"),
-        ("/..%2f/rollback", json!({}), "no-deployment"),
-    ] {
+    for (path, body, reason) in
+        [("/none/rollback", json!({}), "no-deployment"), ("/..%2f/rollback", json!({}), "no-deployment")]
+    {
         registry.refused(&format!("{DEPLOYMENTS}{path}"), body, 404, reason).await;
     }
     for path in ["targets/nobody/explain", "targets/edge-1/explain?package=nothing", "deployments/none"] {
@@ -306,7 +311,8 @@ async fn facts_that_come_later_decide_anew() {
     let (none, why) = (explained().await, "`cores >= 4` does not hold: it has no `cores`");
     assert_eq!((&none["verdict"], &none["why"]), (&json!("no-match"), &json!(why)));
     report(&mut edge, 1, facts(&[("cores", "4"), ("architecture", "x86_64")]));
-    wait_for("a blocked deployment", async || (explained().await["verdict"] == "blocked").then_some(())).await;
+    wait_for("a blocked deployment", async || (explained().await["verdict"] == "blocked").then_some(()))
+        .await;
     report(&mut edge, 2, facts(&[("cores", "4"), ("architecture", "aarch64")]));
     edge.shall_run(&[("picky", 1)]).await;
     // It says that it is another one again: what it was told it can never run.
@@ -331,14 +337,21 @@ async fn rollback_goes_down_to_the_floor() {
     registry.refused(&back(&first), json!({"realease": 1}), 400, "malformed").await;
     // Nothing is committed yet: it may go anywhere.
     report(&mut edge, 1, state(accepted, 3, None, None));
-    wait_for("the report", async || registry.target("edge-1").await["reported"].is_object().then_some(())).await;
+    wait_for("the report", async || registry.target("edge-1").await["reported"].is_object().then_some(()))
+        .await;
     let (status, refused) = registry.post(&back(&first), json!({"release": 1})).await;
     assert_eq!((status.as_u16(), &refused["reason"]), (422, &json!("unfit")));
     assert!(refused["error"].as_str().unwrap().contains("edge-1 takes nothing below release 2"), "{refused}");
     let (status, second) = registry.send(registry.request(Method::POST, &back(&first))).await;
     assert_eq!(status, 201, "{second}");
     assert_eq!(
-        (&second["release"], &second["selector"], &second["priority"], &second["replaces"], &second["settings"]),
+        (
+            &second["release"],
+            &second["selector"],
+            &second["priority"],
+            &second["replaces"],
+            &second["settings"]
+        ),
         (&json!(2), &json!("name"), &json!(4), &first["id"], &settings)
     );
     assert_eq!(second["dropped_settings"], json!([]));
@@ -371,16 +384,33 @@ async fn a_rollback_drops_settings_that_are_not_known() {
     let registry = Registry::start().await;
     let older = package("file-type", "1.0.0", 1, 100);
     registry.release(&older).await;
-    registry.release(&support::packages::with_settings("file-type", "2.0.0", 2, &["threshold", "mode"])).await;
+    registry
+        .release(&support::packages::with_settings("file-type", "2.0.0", 2, &["threshold", "mode"]))
+        .await;
     registry.add_target("edge-1").await;
     let settings = json!({"threshold": "0.9", "mode": "fast"});
-    let made = deploy(&registry, json!({"package": "file-type", "target": "edge-1", "settings": settings})).await;
+    let made =
+        deploy(&registry, json!({"package": "file-type", "target": "edge-1", "settings": settings})).await;
     let path = format!("{DEPLOYMENTS}/{}/rollback", made["id"].as_str().unwrap());
     let (status, back) = registry.post(&path, Value::Null).await;
     assert_eq!(status, 201, "{back}");
-    assert_eq!((&back["dropped_settings"], &back["settings"]), (&json!(["mode"]), &json!({"threshold": "0.9"})));
+    assert_eq!(
+        (&back["dropped_settings"], &back["settings"]),
+        (&json!(["mode"]), &json!({"threshold": "0.9"}))
+    );
     let path = format!("{DEPLOYMENTS}/{}/rollback", back["id"].as_str().unwrap());
     registry.refused(&path, json!({}), 404, "no-package").await;
+}
+
+#[tokio::test]
+async fn a_flood_of_births_is_answered_with_the_last_nonce() {
+    let registry = Registry::start().await;
+    releases(&registry, &[1]).await;
+    let mut edge = online(&registry, "edge-1", json!({})).await;
+    for number in 0..30_u8 {
+        edge.birth(&[number], BLOCK);
+    }
+    while edge.accepts().await.desired.nonce != [29] {}
 }
 
 #[tokio::test]
@@ -392,7 +422,8 @@ async fn many_changes_at_once_end_with_the_last() {
     for number in 0..30_u64 {
         let release = number % 2 + 1;
         let settings: BTreeMap<&str, String> = BTreeMap::from([("threshold", number.to_string())]);
-        let body = json!({"package": "file-type", "release": release, "target": "edge-1", "settings": settings});
+        let body =
+            json!({"package": "file-type", "release": release, "target": "edge-1", "settings": settings});
         deploy(&registry, body).await;
     }
     loop {

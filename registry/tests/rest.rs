@@ -205,6 +205,37 @@ async fn a_second_registry_on_the_same_data_is_refused() {
 }
 
 #[tokio::test]
+async fn a_registry_has_a_name_of_its_own_on_the_broker() {
+    let mut registry = Registry::start().await;
+    let file = registry.path("registry/client-id");
+    let name = std::fs::read_to_string(&file).unwrap();
+    assert!(name.trim().strip_prefix("selvedge-registry-").is_some_and(|own| own.len() == 16), "{name}");
+    registry.stop();
+    registry.run().await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), name);
+    // Data of an earlier version keeps the name that all had, and with it what the broker keeps.
+    registry.stop();
+    std::fs::remove_file(&file).unwrap();
+    registry.run().await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "selvedge-registry\n");
+}
+
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() {
+    let registry = Registry::start().await;
+    let address = registry.url.strip_prefix("http://").unwrap().to_owned();
+    let held: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            stream.write_all(b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    assert_eq!(registry.get(TARGETS).await.0, 200);
+    drop(held);
+}
+
+#[tokio::test]
 async fn other_roots_or_keys_on_the_same_data_are_refused() {
     let mut registry = Registry::start().await;
     registry.stop();

@@ -85,10 +85,12 @@ impl Devices {
                     None => break,
                 },
                 device = app.changed.take() => {
-                    if let Some(told) = self.told.get_mut(&device) {
-                        told.later = false;
-                    }
-                    let told = self.tell_if_behind(&device).await;
+                    // What was put off may have been a birth, whose nonce is to be echoed.
+                    let owed = self.told.get_mut(&device).is_some_and(|told| std::mem::take(&mut told.later));
+                    let told = match owed {
+                        true => self.tell_if_online(&device).await,
+                        false => self.tell_if_behind(&device).await,
+                    };
                     self.log(&device, "tell what changed", told);
                     Ok(())
                 }

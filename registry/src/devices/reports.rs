@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::envelope::{from_cbor, to_cbor};
-use selvedge_protocol::message::{Ack, ByteString, Clock, DeviceEvent, DeviceState, Report, ReportBody, Rows};
+use selvedge_protocol::message::{
+    Ack, ByteString, Clock, DeviceEvent, DeviceState, Report, ReportBody, Rows,
+};
 use selvedge_protocol::signed::{PublicKey, Purpose, verify};
 use serde::Deserialize;
 

@@ -22,10 +22,11 @@ impl Devices {
     /// looked at again once the bucket has filled.
     pub(super) fn may_tell(&mut self, device: &DeviceId) -> bool {
         let now = clock::instant();
-        let told = self
-            .told
-            .entry(device.clone())
-            .or_insert_with(|| Told { bucket: Bucket::new(STATES, now), at: now, later: false });
+        let told = self.told.entry(device.clone()).or_insert_with(|| Told {
+            bucket: Bucket::new(STATES, now),
+            at: now,
+            later: false,
+        });
         let Err(wait) = told.bucket.take(1, now) else {
             told.at = now;
             return true;

@@ -4,9 +4,9 @@
 //! and of the others the largest priority wins, then the newest. A target that is left with blocked
 //! ones alone keeps what it was last told: nothing is removed by omission.
 
-mod verdict;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -245,7 +245,8 @@ fn kept<'a>(
     }
     let told = subject.told.iter().find(|told| told.package == *package)?;
     let impossible = decision.verdicts.iter().any(|(offer, verdict)| {
-        matches!(verdict, Verdict::Blocked(Block::Architecture { .. })) && offer.assigned.digest == told.digest
+        matches!(verdict, Verdict::Blocked(Block::Architecture { .. }))
+            && offer.assigned.digest == told.digest
     });
     (!impossible).then_some(told)
 }
@@ -272,7 +273,8 @@ fn fit<'a>(subject: &Subject<'a>, packages: &mut BTreeMap<&'a PackageName, Decis
             block(decision);
             // What fitted before fits again, unless settings of others have grown.
             decision.kept = told(package).filter(|told| {
-                count < MetadataLimits::DEVICE.assignments && bytes + FIXED + written(&told.settings) <= LARGEST
+                count < MetadataLimits::DEVICE.assignments
+                    && bytes + FIXED + written(&told.settings) <= LARGEST
             });
             if let Some(kept) = decision.kept {
                 (count, bytes) = (count + 1, bytes + FIXED + written(&kept.settings));
@@ -292,6 +294,8 @@ fn block(decision: &mut Decision<'_>) {
 
 /// Bytes of settings in JSON, at most.
 fn written(settings: &BTreeMap<String, String>) -> usize {
-    let size = |text: &str| 3 + text.chars().map(|c| if c.is_control() { 6 } else { 1 + c.len_utf8() }).sum::<usize>();
+    let size = |text: &str| {
+        3 + text.chars().map(|c| if c.is_control() { 6 } else { 1 + c.len_utf8() }).sum::<usize>()
+    };
     settings.iter().map(|(key, value)| size(key) + size(value)).sum()
 }

@@ -68,7 +68,12 @@ impl Target {
 
     fn subject(&self) -> Subject<'_> {
         Subject {
-            attributes: Attributes { name: "edge-1", kind: "device", labels: &self.labels, facts: &self.facts },
+            attributes: Attributes {
+                name: "edge-1",
+                kind: "device",
+                labels: &self.labels,
+                facts: &self.facts,
+            },
             floors: &self.floors,
             told: &self.told,
         }

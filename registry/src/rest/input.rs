@@ -67,8 +67,7 @@ pub async fn json_or_nothing<T: DeserializeOwned + Default>(body: Body, limit: u
     if bytes.trim_ascii().is_empty() {
         return Ok(T::default());
     }
-    let value: Option<T> =
-        serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))?;
+    let value: Option<T> = serde_json::from_slice(&bytes).map_err(|error| Refusal::because("body", error))?;
     Ok(value.unwrap_or_default())
 }
 

@@ -75,7 +75,7 @@ pub async fn logs(
     if !(1..=MOST_LINES).contains(&lines) {
         return Err(Refusal::because("query", format!("`lines` is from 1 to {MOST_LINES}")));
     }
-    let device = reachable(&app, &workspace, &name, COMMANDS, "commands").await?;
+    let (device, _) = reachable(&app, &workspace, &name, COMMANDS, "commands").await?;
     let place = app.remote.place(&device, Kind::Command)?;
     match place.command(Ask::Logs { after: query.after, lines }, LOGS).await? {
         Outcome::Logs(lines) => Ok(Json(lines).into_response()),
@@ -94,7 +94,8 @@ pub async fn server(
     app.store.expect_workspace(&workspace).await?;
     app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
     let version = env!("CARGO_PKG_VERSION");
-    Ok(Json(json!({"name": "selvedge", "version": version, "extensions": ["binary_tensor_data"]})).into_response())
+    Ok(Json(json!({"name": "selvedge", "version": version, "extensions": ["binary_tensor_data"]}))
+        .into_response())
 }
 
 /// GET: the registry is there.
@@ -192,15 +193,18 @@ async fn ask(
         None => None,
         Some(value) => {
             let length = value.ok().and_then(|value| value.parse().ok());
-            Some(length.ok_or_else(|| Refusal::because("header", "`Inference-Header-Content-Length` is no number"))?)
+            Some(length.ok_or_else(|| {
+                Refusal::because("header", "`Inference-Header-Content-Length` is no number")
+            })?)
         }
     };
     let name = input::package_name(&model.model)?;
     let version = model.version.map(checked_version).transpose()?;
-    let device = reachable(app, &model.workspace, &model.name, INFER, "remote inference").await?;
+    let (device, capabilities) =
+        reachable(app, &model.workspace, &model.name, INFER, "remote inference").await?;
     // The place first: what is read is bounded by the places.
     let place = app.remote.place(&device, Kind::InferRequest)?;
-    let body = input::bytes(body, app.remote.room()).await?;
+    let body = input::bytes(body, app.remote.room(&capabilities)).await?;
     let request = InferRequest {
         id: String::new(),
         within_ms: 0,
@@ -217,7 +221,8 @@ async fn ask(
 /// What a device answered, if HTTP can carry it.
 fn handed_on(answer: InferAnswer) -> Result<Response, Refusal> {
     let bad = |why: &str| Refusal::BadAnswer { why: why.to_owned() };
-    let status = StatusCode::from_u16(answer.status).ok().filter(|status| (200..600).contains(&status.as_u16()));
+    let status =
+        StatusCode::from_u16(answer.status).ok().filter(|status| (200..600).contains(&status.as_u16()));
     let status = status.ok_or_else(|| bad("its status is none of HTTP"))?;
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() = status;
@@ -240,26 +245,25 @@ fn checked_version(version: String) -> Result<String, Refusal> {
     }
 }
 
-/// The target, if it can be asked for what `capability` stands for.
+/// The target, if it can be asked for what `capability` stands for, and all that it can do.
 async fn reachable(
     app: &App,
     workspace: &str,
     name: &str,
     capability: &str,
     what: &'static str,
-) -> Result<DeviceId, Refusal> {
+) -> Result<(DeviceId, Vec<String>), Refusal> {
     app.store.expect_workspace(workspace).await?;
     let target = app.store.expect_target(workspace, &input::target_name(name)?).await?;
     let presence = app.presences.get(&app.store, &target.name).await?;
     // A device without a key is nobody yet: whoever answers under its name is not believed.
-    let presence = presence.filter(|presence| {
-        target.public_key.is_some() && presence.online(clock::now().as_millisecond())
-    });
+    let presence = presence
+        .filter(|presence| target.public_key.is_some() && presence.online(clock::now().as_millisecond()));
     let Some(presence) = presence else {
         return Err(Refusal::Offline { target: target.name });
     };
     if !presence.birth.capabilities.iter().any(|known| known == capability) {
         return Err(Refusal::Unsupported { target: target.name, what });
     }
-    Ok(target.name)
+    Ok((target.name, presence.birth.capabilities))
 }

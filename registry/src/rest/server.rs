@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ impl Default for Limits {
     }
 }
 
-/// Time that an answer gets to be read to its end when its connection must give way.
-const LINGER: Duration = Duration::from_secs(1);
+/// Time that an answer gets to be sent to its end when its connection must give way.
+const LINGER: Duration = Duration::from_millis(200);
 
 /// Open the listener; plain HTTP is for loopback only.
 pub async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
@@ -137,7 +137,9 @@ async fn connection(
         }
         () = ticket.work.end.notified() => {
             connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(LINGER, connection).await {
+            // Where nothing was asked, no answer is on its way.
+            let linger = if ticket.work.asked.load(Ordering::Acquire) { LINGER } else { Duration::ZERO };
+            match tokio::time::timeout(linger, connection).await {
                 Ok(ended) => ended,
                 Err(_) => Ok(()),
             }
@@ -166,6 +168,8 @@ struct Work {
     idle: Arc<Idle>,
     /// Requests under way: one, unless a client sends the next before it has the answer.
     requests: AtomicUsize,
+    /// Whether there ever was one.
+    asked: AtomicBool,
     /// Its place among those that are idle.
     number: Mutex<Option<u64>>,
     end: Notify,
@@ -213,6 +217,7 @@ impl Ticket {
         let work = Arc::new(Work {
             idle: Arc::clone(idle),
             requests: AtomicUsize::new(0),
+            asked: AtomicBool::new(false),
             number: Mutex::new(None),
             end: Notify::new(),
         });
@@ -229,6 +234,7 @@ impl Drop for Ticket {
 
 impl Working {
     fn begin(work: &Arc<Work>) -> Self {
+        work.asked.store(true, Ordering::Release);
         if work.requests.fetch_add(1, Ordering::AcqRel) == 0 {
             work.leave();
         }

@@ -176,18 +176,13 @@ async fn show_one(app: &App, target: Target) -> Result<Value, Refusal> {
 }
 
 /// A target; `refused_ms` is when a device with another key was refused last.
-fn shown(
-    standing: &Standing,
-    presence: Option<&Presence>,
-    refused_ms: Option<i64>,
-) -> Result<Value, Error> {
+fn shown(standing: &Standing, presence: Option<&Presence>, refused_ms: Option<i64>) -> Result<Value, Error> {
     let now_ms = clock::now().as_millisecond();
     let target = &standing.target;
     let desired = standing.assigned();
     let refused = refused_ms.is_some_and(|ms| health::enrolment_refused(ms, target.reported_ms, now_ms));
     let online = presence.is_some_and(|presence| presence.online(now_ms));
-    let health =
-        if refused { Health::EnrolmentRefused } else { health(target, presence, online, &desired) };
+    let health = if refused { Health::EnrolmentRefused } else { health(target, presence, online, &desired) };
     Ok(json!({
         "name": target.name,
         "workspace": target.workspace,

@@ -97,7 +97,10 @@ fn errors_say_where_and_what() {
     for (text, expected) in [
         ("", "it is empty; `name` matches every target"),
         (" \n ", "it is empty; `name` matches every target"),
-        ("site =", "character 7: expected a value, in double quotes where it has spaces or signs, found the end"),
+        (
+            "site =",
+            "character 7: expected a value, in double quotes where it has spaces or signs, found the end",
+        ),
         ("site = oslo bergen", "character 13: expected `,` and another term, or the end, found `bergen`"),
         ("site = a,", "character 10: expected a key such as `site`, `arch` or `ram`, found the end"),
         (",site", "character 1: expected a key such as `site`, `arch` or `ram`, found `,site`"),
@@ -107,7 +110,10 @@ fn errors_say_where_and_what() {
         ),
         ("site in oslo", "character 9: expected `(` and a list such as `(oslo, bergen)`, found `oslo`"),
         ("site in (oslo", "character 14: expected `,` and another value, or `)`, found the end"),
-        ("site in ()", "character 10: expected a value, in double quotes where it has spaces or signs, found `)`"),
+        (
+            "site in ()",
+            "character 10: expected a value, in double quotes where it has spaces or signs, found `)`",
+        ),
         ("site ! oslo", "character 7: expected `=` behind `!`, found ` oslo`"),
         ("ram > 512", "character 7: expected a size with its unit, such as `512MiB`, found `512`"),
         (

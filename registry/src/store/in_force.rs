@@ -83,11 +83,7 @@ pub struct Standing {
 impl Standing {
     /// What decisions go by.
     pub fn subject(&self) -> Subject<'_> {
-        Subject {
-            attributes: attributes(&self.target),
-            floors: &self.target.floors,
-            told: &self.told,
-        }
+        Subject { attributes: attributes(&self.target), floors: &self.target.floors, told: &self.told }
     }
 
     /// What it shall run, and why.

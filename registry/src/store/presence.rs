@@ -83,9 +83,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(Error::database("read presence"))?;
-        rows.into_iter()
-            .map(|row| Ok((from_text("target name", &row.device)?, row.presence()?)))
-            .collect()
+        rows.into_iter().map(|row| Ok((from_text("target name", &row.device)?, row.presence()?))).collect()
     }
 
     /// Presence as the database knows it.

@@ -227,13 +227,11 @@ impl Change {
             return Err(Refusal::TargetExists(name.clone()));
         }
         // What an earlier target of this name was told is nothing to this one; the sequence goes on.
-        sqlx::query(
-            "UPDATE directed SET assignments = '', signed_ms = 0, expires_ms = 0 WHERE device = $1",
-        )
-        .bind(name.as_str())
-        .execute(&mut *self.transaction)
-        .await
-        .map_err(Error::database("forget what was signed for an earlier target"))?;
+        sqlx::query("UPDATE directed SET assignments = '', signed_ms = 0, expires_ms = 0 WHERE device = $1")
+            .bind(name.as_str())
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("forget what was signed for an earlier target"))?;
         Ok(())
     }
 

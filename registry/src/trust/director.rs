@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{Trust, text, unsigned};
 use crate::error::Error;
+use crate::store::Store;
 use crate::store::in_force::{signed_form, written};
 use crate::store::metadata::{Directed, Repository, Role, Signed};
-use crate::store::Store;
 
 /// Sign for `device` where that is due. The caller holds the signing lock.
 pub(super) async fn direct(

@@ -45,7 +45,17 @@ impl Device {
         let (image, director) = (text("image_root"), text("director_root"));
         let state = TrustState::enrol(image.as_bytes(), director.as_bytes(), floor).unwrap();
         let key = PrivateKey::generate().unwrap().0;
-        Self { id, handle, inbox, key, token: text("token"), state, epoch: 1, capabilities: Vec::new(), sequence: 0 }
+        Self {
+            id,
+            handle,
+            inbox,
+            key,
+            token: text("token"),
+            state,
+            epoch: 1,
+            capabilities: Vec::new(),
+            sequence: 0,
+        }
     }
 
     pub fn publish(&self, kind: Kind, payload: Vec<u8>) {

@@ -296,8 +296,11 @@ impl Floors {
     /// The refusal that names those whose floor is at least `from`.
     fn refuse(&self, deployment: &Deployment, wanted: &str, from: u64) -> Refusal {
         let against: Vec<_> = self.floors.iter().filter(|(_, floor)| *floor >= from).collect();
-        let named: Vec<String> =
-            against.iter().take(NAMED).map(|(name, floor)| format!("{name} takes nothing below release {floor}")).collect();
+        let named: Vec<String> = against
+            .iter()
+            .take(NAMED)
+            .map(|(name, floor)| format!("{name} takes nothing below release {floor}"))
+            .collect();
         let more = against.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(", and {more} more") } else { String::new() };
         Refusal::Floor {
