@@ -59,6 +59,9 @@ pub struct Status {
     pub director_root: u64,
     /// Reports that wait for their acknowledgement.
     pub reports_waiting: u64,
+    /// Chunks of packages that came and were kept since the agent's start.
+    #[serde(default)]
+    pub chunks: u64,
     /// What stands in the way at the moment, for people.
     pub trouble: Vec<String>,
     /// The host, where one answers.
@@ -196,6 +199,7 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
         image_root: versions.0,
         director_root: versions.1,
         reports_waiting: database.rows_waiting()?,
+        chunks: 0,
         trouble: Vec::new(),
         host,
         state,

@@ -73,6 +73,23 @@ fn limits_hold_in_the_child() {
 }
 
 #[test]
+fn the_process_is_written_down_before_its_program_starts() {
+    let place = tempfile::tempdir().unwrap();
+    let trace = place.path().join("host.json");
+    let mut launch = launch(&format!("cat {}; echo; echo $$", trace.display()));
+    launch.trace = Some(trace);
+    let output = by_agent(&launch).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (written, pid) = text.trim_end().split_once('\n').unwrap();
+    assert!(written.starts_with(&format!("{{\"pid\":{pid},\"start\":")), "{text}");
+
+    // On a full disk it serves all the same.
+    launch.trace = Some("/nowhere/host.json".into());
+    let output = by_agent(&launch).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("/nowhere"));
+}
+
+#[test]
 fn a_child_whose_agent_is_gone_does_not_start() {
     let mut launch = launch("echo started");
     launch.die_with = Some(1);

@@ -42,6 +42,8 @@ pub enum Work {
     Examine(PackageName, Digest, Role),
     /// Tell the host that everything that is to be served is.
     Ready,
+    /// See whether a release that makes room has gone.
+    Drain,
 }
 
 /// What the host, or the store, said to it.
@@ -171,7 +173,11 @@ impl Activation {
                 _ => None,
             })
         };
-        served.or_else(ready).or_else(tried)
+        let drained = || {
+            let drains = self.host.packages().iter().any(|found| found.state == PackageState::Draining);
+            (drains && !self.rests.has(&Rest::Drain, now)).then_some(Work::Drain)
+        };
+        served.or_else(ready).or_else(tried).or_else(drained)
     }
 
     /// Whether the route of this name is about to move to another release: until it has, the one
@@ -218,7 +224,7 @@ impl Activation {
                     Answer::Status(client.activate(&package, ROUTE).await)
                 }
                 Work::Unload(package) => Answer::Status(client.unload(&package, ROUTE).await),
-                Work::Watch(..) => Answer::Status(client.status(STATUS).await),
+                Work::Watch(..) | Work::Drain => Answer::Status(client.status(STATUS).await),
                 Work::Ready => Answer::Status(client.ready(STATUS).await),
                 Work::Examine(_, digest, _) => {
                     let examined = tokio::task::spawn_blocking(move || examine(&store, &digest)).await;

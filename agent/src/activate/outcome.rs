@@ -1,6 +1,6 @@
 //! What came of what was started, and what follows from it.
 
-use selvedge_control::{ClientError, HostStatus, Loaded, PackageRef, ProbeResult, Reason};
+use selvedge_control::{ClientError, HostStatus, Loaded, PackageRef, PackageState, ProbeResult, Reason};
 use selvedge_deployment::{Event, Release};
 use selvedge_package::{Digest, PackageName};
 
@@ -102,6 +102,17 @@ impl Activation {
                         tracing::warn!("{}", chain(&error));
                         self.rests.begin(Rest::Ready, clock::since_boot());
                     }
+                }
+                Ok(())
+            }
+            (Work::Drain, Answer::Status(result)) => {
+                if let Ok(status) = result {
+                    self.host.said(status);
+                }
+                // The last requests may take a while: it is asked ever more rarely.
+                self.rests.begin(Rest::Drain, clock::since_boot());
+                if self.host.packages().iter().all(|found| found.state != PackageState::Draining) {
+                    self.rests.forget(&Rest::Drain);
                 }
                 Ok(())
             }

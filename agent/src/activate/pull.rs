@@ -202,6 +202,11 @@ impl Activation {
         self.transfers.progress()
     }
 
+    /// Chunks that have come and were kept since the agent's start.
+    pub fn chunks(&self) -> u64 {
+        self.transfers.chunks()
+    }
+
     /// Does what the transfers ask for.
     pub(super) fn follow(&mut self, actions: Vec<Action<Partial>>, now: Duration) {
         for action in actions {
@@ -212,10 +217,13 @@ impl Activation {
                 Action::Failed { digest, why: Failure::Keep(error), .. } => {
                     self.not_kept(digest, &error, now)
                 }
-                Action::Failed { digest, why, target } => {
+                // A desired state is offered again; it needs no rest, and its digest is anyone's.
+                Action::Failed { digest, why, target: None } => {
+                    tracing::debug!(%digest, "{}", chain(&why));
+                }
+                Action::Failed { digest, why, target: Some(_) } => {
                     tracing::warn!(%digest, "{}", chain(&why));
-                    // A desired state is offered again; it needs no rest, and its digest is anyone's.
-                    if target.is_some() && self.rests.begin(Rest::Blob(digest), now) {
+                    if self.rests.begin(Rest::Blob(digest), now) {
                         let what = format!("blob {digest} cannot be fetched: {}", chain(&why));
                         self.tell(why.reason(), None, what);
                     }

@@ -19,6 +19,8 @@ pub enum Rest {
     Fetch(PackageName),
     /// Telling the host that it has everything.
     Ready,
+    /// Asking whether a release has answered its last requests.
+    Drain,
 }
 
 /// What rests, and until when.
@@ -52,7 +54,7 @@ impl Rests {
     pub fn keep_blobs(&mut self, wanted: impl Fn(&Digest) -> bool) {
         self.until.retain(|rest, _| match rest {
             Rest::Blob(digest) => wanted(digest),
-            Rest::Package(_) | Rest::Fetch(_) | Rest::Ready => true,
+            Rest::Package(_) | Rest::Fetch(_) | Rest::Ready | Rest::Drain => true,
         });
     }
 

@@ -26,6 +26,8 @@ pub struct Link {
     heartbeat: Duration,
     connected: bool,
     heard: bool,
+    /// Whether the device introduces itself once more although it was heard.
+    again: bool,
     wait: Duration,
     /// When to introduce the device again, or to give a sign of life.
     speak_at: Duration,
@@ -65,6 +67,7 @@ impl Link {
             heartbeat,
             connected: false,
             heard: false,
+            again: false,
             wait: WAITS.0,
             speak_at: Duration::ZERO,
         };
@@ -96,6 +99,7 @@ impl Link {
 
     /// The device has more to say of itself: it introduces itself again, at once.
     pub fn introduce(&mut self) {
+        self.again = true;
         self.speak_at = Duration::ZERO;
     }
 
@@ -106,8 +110,9 @@ impl Link {
         }
         if self.heard {
             self.speak_at = now + self.heartbeat;
-            return Some(Due::Heartbeat);
+            return Some(if std::mem::take(&mut self.again) { Due::Introduction } else { Due::Heartbeat });
         }
+        self.again = false;
         self.speak_at = now + self.wait;
         self.wait = (self.wait * 2).min(WAITS.1);
         Some(Due::Introduction)

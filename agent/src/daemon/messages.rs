@@ -184,6 +184,10 @@ impl Daemon {
                 if trust != self.trust {
                     self.activation.desire(&trust, &desired)?;
                     self.trust = trust;
+                    if !self.identity.enrolled {
+                        // Whoever signed it can register the key now, and waits for it.
+                        self.link.introduce();
+                    }
                 }
                 self.activation.pursue()
             }
@@ -192,9 +196,23 @@ impl Daemon {
                 // Messages come twice and late: an older state is no news about the newest.
                 self.grumble(&chain(&refused));
                 self.heard();
+                self.introduce_again();
                 Ok(())
             }
-            Err(refused) => self.refuse(refused.reason(), &chain(&refused)),
+            Err(refused) => {
+                self.introduce_again();
+                self.refuse(refused.reason(), &chain(&refused))
+            }
+        }
+    }
+
+    /// Has the device say what it has accepted, since somebody does not seem to know: at most once a
+    /// minute, whatever is offered.
+    fn introduce_again(&mut self) {
+        let now = clock::since_boot();
+        if self.introduced_at.is_none_or(|at| now >= at + REFUSALS) {
+            self.introduced_at = Some(now);
+            self.link.introduce();
         }
     }
 

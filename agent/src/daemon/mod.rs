@@ -182,6 +182,8 @@ struct Daemon {
     reported: Option<DeviceState>,
     reported_at: Duration,
     refused_at: Option<Duration>,
+    /// When the device last introduced itself because of a refusal.
+    introduced_at: Option<Duration>,
     /// What is to be reported and not yet written down.
     told: VecDeque<Told>,
     full: Full,
@@ -276,6 +278,7 @@ impl Daemon {
             reported: None,
             reported_at: Duration::ZERO,
             refused_at: None,
+            introduced_at: None,
             told: VecDeque::new(),
             full: Full::default(),
             dirty: true,
@@ -412,6 +415,7 @@ impl Daemon {
                 }
                 self.activation.host_down(&named, crashed)
             }
+            HostEvent::Replaced(why) => self.reporter.event("host-replaced", None, why),
             HostEvent::Trouble(why) => {
                 if self.hostless.as_ref() != Some(&why) {
                     self.reporter.event("host-trouble", None, why.clone())?;
@@ -438,6 +442,7 @@ impl Daemon {
             image_root,
             director_root,
             reports_waiting: self.store.database().rows_waiting().unwrap_or(0),
+            chunks: self.activation.chunks(),
             trouble: trouble.into_iter().flatten().cloned().collect(),
             host: self.activation.host().cloned(),
             state: self.activation.report(self.refused.clone()),
@@ -446,7 +451,7 @@ impl Daemon {
 
     /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
     async fn stop(mut self, config: &Config, mut sources: Sources) {
-        tracing::info!("the agent ends");
+        tracing::info!(chunks = self.activation.chunks(), "the agent ends");
         self.activation.disconnected();
         self.link.close();
         // The supervisor must not wait for somebody to take its events.

@@ -12,10 +12,12 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, Signal};
+
+use super::process::Trace;
 
 /// Name of the hidden subcommand.
 pub const SUBCOMMAND: &str = "launch";
@@ -40,6 +42,10 @@ pub struct Launch {
     /// Standard input is the HTTP listener, standard output the control listener.
     #[arg(long)]
     pub listeners: bool,
+    /// Writes down which process this is before the program starts, so that a later agent finds it
+    /// however early this one's agent ends.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
@@ -64,6 +70,9 @@ impl Launch {
         }
         if self.listeners {
             command.arg("--listeners");
+        }
+        if let Some(trace) = &self.trace {
+            command.arg("--trace").arg(trace);
         }
         command.arg("--").args(&self.command);
         command
@@ -95,6 +104,13 @@ impl Launch {
             if let Some(limit) = limit {
                 let limit = Some(limit);
                 rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?;
+            }
+        }
+        if let Some(path) = &self.trace {
+            let trace = Trace::of(std::process::id()).ok_or_else(|| io::Error::other("/proc is not there"));
+            // On a full disk a host that serves is worth more than a note of it.
+            if let Err(error) = trace.and_then(|trace| trace.write(path)) {
+                eprintln!("selvedge-agent: cannot write {}: {error}", path.display());
             }
         }
         let Some((program, arguments)) = self.command.split_first() else {
@@ -164,6 +180,7 @@ mod tests {
             data_limit: Some(1 << 40),
             cpu_limit: None,
             listeners: true,
+            trace: Some("run/host.json".into()),
             command: vec!["host".into(), "serve".into(), "--data".into(), "x".into()],
         };
         let command = launch.by(Path::new("agent"));

@@ -10,6 +10,7 @@ mod listeners;
 mod log;
 mod probe;
 mod process;
+mod replace;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -32,8 +33,9 @@ const START: Duration = Duration::from_secs(60);
 const EVENTS: Duration = Duration::from_secs(45);
 /// Unanswered questions after which a host counts as hung.
 const MISSES: u32 = 3;
-/// A host that ran for so long has proved that it can.
-const STEADY: Duration = Duration::from_secs(60);
+/// A host that ran for so long has proved that it can: what ends it is not its start, and the next
+/// start costs no pause.
+const STEADY: Duration = Duration::from_secs(10);
 /// Longest pause before another start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Exit code of a host that ends because a model cannot be stopped.
@@ -84,6 +86,14 @@ impl Options {
         self.data.join("run").join(name)
     }
 
+    /// The host's program and its arguments.
+    fn command(&self) -> Vec<OsString> {
+        let mut command = vec![self.host.binary.clone().into_os_string(), "serve".into()];
+        command.extend(["--data".into(), self.data.join("host").into_os_string()]);
+        command.extend(self.host.resources());
+        command
+    }
+
     fn client(&self) -> Client {
         Client::new(self.run_file("control.sock"))
     }
@@ -110,6 +120,8 @@ pub enum HostEvent {
         /// Whether it broke by itself.
         crashed: bool,
     },
+    /// One that an earlier agent left was ended, since it is not the one that is to run, and why.
+    Replaced(String),
     /// It cannot be started, and why; tried again after a pause.
     Trouble(String),
 }
@@ -138,7 +150,19 @@ impl Supervisor {
     /// [`ListenError`] where the addresses cannot be had at all.
     pub async fn start(options: Options, events: mpsc::Sender<HostEvent>) -> Result<Self, ListenError> {
         let client = options.client();
-        let adopted = adopt(&options).await;
+        let adopted = match adopt(&options).await {
+            Some((mut process, status)) => match replace::difference(&options, &process, &status) {
+                Some(why) => {
+                    tracing::info!(pid = status.pid, "the host that runs is replaced: {why}");
+                    end(&client, &options, &mut process).await;
+                    // Nobody takes events yet; there is room for this one.
+                    let _ = events.try_send(HostEvent::Replaced(why));
+                    None
+                }
+                None => Some((process, status)),
+            },
+            None => None,
+        };
         let listeners = match adopted {
             Some(_) => None,
             None => Some(listen_patiently(&options).await?),
@@ -231,7 +255,7 @@ impl Attendant {
             match over {
                 Over::Stopped(farewell) => {
                     if farewell == Farewell::End {
-                        self.end(&mut process).await;
+                        end(&self.client, &self.options, &mut process).await;
                     }
                     return;
                 }
@@ -273,15 +297,12 @@ impl Attendant {
         let Some(listeners) = &self.listeners else {
             return Err("there are no listeners".to_owned());
         };
-        let data = self.options.data.join("host");
-        let mut command = vec![self.options.host.binary.clone().into_os_string(), "serve".into()];
-        command.extend(["--data".into(), data.into_os_string()]);
-        command.extend(self.options.host.resources());
         let launch = Launch {
             session: true,
             die_with: (!self.options.outlives).then(std::process::id),
             listeners: true,
-            command,
+            trace: Some(self.options.run_file("host.json")),
+            command: self.options.command(),
             ..Launch::default()
         };
         let cannot =
@@ -305,11 +326,14 @@ impl Attendant {
         status: Option<HostStatus>,
         stop: &mut oneshot::Receiver<Farewell>,
     ) -> Over {
-        if let Some(trace) = process.id().and_then(Trace::of) {
-            let text = serde_json::to_string(&trace).unwrap_or_default();
-            self.note("host.json", &text);
-        }
         let adopted = status.is_some();
+        // One that is started writes itself down before its program starts.
+        if adopted
+            && let Some(trace) = process.id().and_then(Trace::of)
+            && let Err(error) = trace.write(&self.options.run_file("host.json"))
+        {
+            tracing::warn!(%error, "cannot write host.json into the run directory");
+        }
         let status = match status {
             Some(status) => status,
             None => tokio::select! {
@@ -339,7 +363,7 @@ impl Attendant {
         let mut since = 0;
         let mut misses = 0;
         let mut named = Vec::new();
-        let mut log_check = tokio::time::interval(LOG_CHECK);
+        let mut log_check = Duration::ZERO;
         loop {
             tokio::select! {
                 // What the host says before it ends is taken before its end.
@@ -348,6 +372,12 @@ impl Attendant {
                     Ok(events) => {
                         misses = 0;
                         since = events.last;
+                        // The host answers every half minute at least: no timer of our own is needed.
+                        let now = crate::clock::since_boot();
+                        if now >= log_check + LOG_CHECK {
+                            log_check = now;
+                            self.trim_log();
+                        }
                         for event in events.events {
                             if event.fatal {
                                 named.push(event.package.clone());
@@ -369,25 +399,14 @@ impl Attendant {
                 },
                 farewell = &mut *stop => return Over::Stopped(farewell.unwrap_or(Farewell::Leave)),
                 ending = process.ended() => return self.died(ending, named),
-                _ = log_check.tick() => {
-                    if let Err(error) = log::trim(&self.options.data.join("host.log")) {
-                        tracing::warn!(%error, "cannot cut the host's log");
-                    }
-                }
             }
         }
     }
 
-    /// Has the host drain and end; kills it where it does not.
-    async fn end(&self, process: &mut Process) {
-        let _ = self.client.shutdown(Duration::from_secs(5)).await;
-        for signal in [Signal::TERM, Signal::KILL] {
-            if tokio::time::timeout(Duration::from_secs(10), process.ended()).await.is_ok() {
-                break;
-            }
-            process.signal(signal);
+    fn trim_log(&self) {
+        if let Err(error) = log::trim(&self.options.data.join("host.log")) {
+            tracing::warn!(%error, "cannot cut the host's log");
         }
-        let _ = std::fs::remove_file(self.options.run_file("host.json"));
     }
 
     /// A host that could not stop a model says which, and once more in a file: the event may not
@@ -408,6 +427,18 @@ impl Attendant {
             tracing::warn!(%error, name, "cannot write into the run directory");
         }
     }
+}
+
+/// Has the host drain and end; kills it where it does not.
+async fn end(client: &Client, options: &Options, process: &mut Process) {
+    let _ = client.shutdown(Duration::from_secs(5)).await;
+    for signal in [Signal::TERM, Signal::KILL] {
+        if tokio::time::timeout(Duration::from_secs(10), process.ended()).await.is_ok() {
+            break;
+        }
+        process.signal(signal);
+    }
+    let _ = std::fs::remove_file(options.run_file("host.json"));
 }
 
 fn longer(pause: Duration) -> Duration {

@@ -77,6 +77,7 @@ impl Probe {
             data_limit: Some(self.memory),
             cpu_limit: Some(cpu),
             listeners: false,
+            trace: None,
             command,
         };
         let not_run = |error: std::io::Error| {

@@ -53,6 +53,11 @@ impl Trace {
         Self::of(written.pid).filter(|now| *now == written)
     }
 
+    /// Writes it down.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        write_run_file(path, &serde_json::to_string(self).map_err(io::Error::other)?)
+    }
+
     /// Kills it and waits until it is gone, at most for `patience`.
     pub async fn kill(self, patience: Duration) {
         if let Some(pid) = pid(self.pid) {

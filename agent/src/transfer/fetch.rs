@@ -23,6 +23,8 @@ pub(super) struct Fetch<C> {
     plan: Plan,
     assembly: Assembly,
     kept: u64,
+    /// Chunks that were kept since this was last taken.
+    pub chunks: u64,
     spoiled: u64,
     unsaved: u32,
     unsaved_since: Option<Duration>,
@@ -52,6 +54,7 @@ impl<C: Chunks> Fetch<C> {
             plan,
             assembly: Assembly::default(),
             kept,
+            chunks: 0,
             spoiled: 0,
             unsaved: 0,
             unsaved_since: None,
@@ -162,6 +165,7 @@ impl<C: Chunks> Fetch<C> {
         match self.target.put(chunk, &bytes).map_err(Failure::Keep)? {
             Put::Kept => {
                 self.kept += bytes.len() as u64;
+                self.chunks += 1;
                 self.unsaved += 1;
                 self.unsaved_since.get_or_insert(now);
                 self.plan.step(now, Event::Kept(chunk));

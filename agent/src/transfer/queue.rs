@@ -28,6 +28,7 @@ pub struct Transfers<C: Chunks> {
     running: Vec<Fetch<Target<C>>>,
     waiting: VecDeque<(Digest, Target<C>)>,
     link: Link,
+    chunks: u64,
     next_transfer: u32,
     seed: u64,
 }
@@ -46,6 +47,7 @@ impl<C: Chunks> Transfers<C> {
             running: Vec::new(),
             waiting: VecDeque::new(),
             link: Link::Down,
+            chunks: 0,
             next_transfer: seed as u32,
             seed,
         }
@@ -172,6 +174,11 @@ impl<C: Chunks> Transfers<C> {
         self.running.iter().map(Fetch::progress)
     }
 
+    /// How many chunks of blobs for the store have come, were right, and were kept.
+    pub fn chunks(&self) -> u64 {
+        self.chunks
+    }
+
     /// Whether nothing runs or waits.
     pub fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
@@ -184,7 +191,11 @@ impl<C: Chunks> Transfers<C> {
     ) -> Vec<Action<C>> {
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
-            match event(&mut fetch) {
+            let outcome = event(&mut fetch);
+            if matches!(fetch.target, Target::Store(_)) {
+                self.chunks += std::mem::take(&mut fetch.chunks);
+            }
+            match outcome {
                 Ok(()) => self.running.push(fetch),
                 Err(why) => actions.push(failed(fetch.digest, why, fetch.target)),
             }
@@ -259,7 +270,7 @@ impl<C: Chunks> Transfers<C> {
                 Some(Action::Failed { digest, why: Failure::Corrupt, target: None })
             }
             Err(times) => {
-                tracing::warn!(%digest, times, "a pulled blob came wrong and is pulled again");
+                tracing::debug!(%digest, times, "a pulled blob came wrong and is pulled again");
                 let block = match self.link {
                     Link::Up(block) => block,
                     Link::Down => BlockSize::PREFERRED,

@@ -1,0 +1,397 @@
+//! A broker, and whoever can publish through it, that sends anything: the agent goes on answering, takes
+//! no more memory and writes no more log lines than it should.
+//!
+//! The real program against a broker that the test plays. Messages are made by hand (absurd fields,
+//! floods, packets beyond the limit, bytes that are no MQTT) and by proptest (random bytes, and valid
+//! messages with bytes changed).
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use selvedge_agent::status::{self, Status};
+use selvedge_control::Client;
+use selvedge_package::trust::MetadataBundle;
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
+use selvedge_protocol::message::{ByteString, Enrolled, Want};
+use selvedge_protocol::remote::{Ask, Command as Ordered, Endpoint, InferRequest, Outcome};
+use selvedge_protocol::topic::{Direction, Kind, Topic};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const DEVICE: &str = "edge-1";
+/// More memory than the agent has at rest, in KiB.
+const MORE: u64 = 12 * 1024;
+
+/// What the agent published.
+type Heard = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
+/// The agent's connection: what it sends is read and acknowledged by a task.
+struct Connection {
+    writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
+    gone: tokio::task::JoinHandle<()>,
+}
+
+async fn packet(reader: &mut OwnedReadHalf) -> Option<(u8, Vec<u8>)> {
+    let kind = reader.read_u8().await.ok()?;
+    let (mut length, mut shift) = (0usize, 0);
+    loop {
+        let byte = reader.read_u8().await.ok()?;
+        length |= usize::from(byte & 127) << shift;
+        shift += 7;
+        if byte & 128 == 0 {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await.ok()?;
+    Some((kind, body))
+}
+
+/// A PUBLISH of QoS 0.
+fn publish(topic: &str, payload: &[u8]) -> Vec<u8> {
+    let mut rest = 3 + topic.len() + payload.len();
+    let mut packet = vec![0x30];
+    loop {
+        packet.push((rest % 128) as u8 | if rest >= 128 { 128 } else { 0 });
+        rest /= 128;
+        if rest == 0 {
+            break;
+        }
+    }
+    packet.extend((topic.len() as u16).to_be_bytes());
+    packet.extend(topic.as_bytes());
+    packet.push(0);
+    packet.extend(payload);
+    packet
+}
+
+impl Connection {
+    async fn accept(listener: &TcpListener, heard: &Heard) -> Self {
+        let (stream, _): (TcpStream, _) = within("a connection", listener.accept()).await.unwrap();
+        let (mut reader, mut writer) = stream.into_split();
+        assert_eq!(within("CONNECT", packet(&mut reader)).await.unwrap().0, 0x10);
+        writer.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
+        let (kind, body) = within("SUBSCRIBE", packet(&mut reader)).await.unwrap();
+        assert_eq!(kind, 0x82);
+        writer.write_all(&[0x90, 4, body[0], body[1], 0, 1]).await.unwrap();
+        let writer = Arc::new(tokio::sync::Mutex::new(writer));
+        let (answers, heard) = (Arc::clone(&writer), Arc::clone(heard));
+        let gone = tokio::spawn(async move {
+            while let Some((kind, body)) = packet(&mut reader).await {
+                let answer = match kind >> 4 {
+                    3 => {
+                        let end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                        let qos = (kind >> 1) & 3;
+                        let at = if qos > 0 { end + 2 } else { end };
+                        let payload = body[at + 1 + usize::from(body[at])..].to_vec();
+                        let topic = String::from_utf8_lossy(&body[2..end]).into_owned();
+                        heard.lock().unwrap().push((topic, payload));
+                        if qos > 0 { vec![0x40, 2, body[end], body[end + 1]] } else { Vec::new() }
+                    }
+                    12 => vec![0xd0, 0],
+                    _ => Vec::new(),
+                };
+                if answers.lock().await.write_all(&answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Self { writer, gone }
+    }
+
+    /// Whether it could be sent.
+    async fn send(&self, bytes: &[u8]) -> bool {
+        within("room in the socket", async { self.writer.lock().await.write_all(bytes).await }).await.is_ok()
+    }
+
+    async fn say(&self, kind: Kind, payload: &[u8]) {
+        assert!(self.send(&publish(&topic(kind), payload)).await, "the agent broke the connection off");
+    }
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("waited in vain for {what}"),
+    }
+}
+
+fn topic(kind: Kind) -> String {
+    Topic::new(DEVICE.parse::<DeviceId>().unwrap(), kind).to_string()
+}
+
+fn envelope(body: Body) -> Vec<u8> {
+    Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body }.encode().unwrap()
+}
+
+/// The program, ended with the test.
+struct Agent {
+    process: Child,
+    place: tempfile::TempDir,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+impl Agent {
+    fn start(port: u16) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let roots = selvedge_signing::keyring::init(
+            &place.path().join("keys"),
+            "2026-11-27T00:00:00Z".parse().unwrap(),
+        )
+        .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let enrolment = json!({
+            "format": 1, "device": DEVICE, "kind": "device", "broker": format!("mqtt://127.0.0.1:{port}"),
+            "token": "t", "image_root": text(&roots.image), "director_root": text(&roots.director),
+        });
+        std::fs::write(place.path().join("enrolment.json"), enrolment.to_string()).unwrap();
+        // A host that never answers: remote inference is refused, as it is while one starts.
+        let host = place.path().join("host");
+        std::fs::write(&host, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let process = Command::new(env!("CARGO_BIN_EXE_selvedge-agent"))
+            .args(["run", "--http", "127.0.0.1:0", "--no-host-outlive", "--data"])
+            .arg(place.path().join("data"))
+            .arg("--enrolment")
+            .arg(place.path().join("enrolment.json"))
+            .arg("--host-binary")
+            .arg(host)
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(place.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { process, place }
+    }
+
+    /// It answers a person on the device.
+    async fn status(&mut self) -> Status {
+        assert_eq!(self.process.try_wait().unwrap(), None, "it has ended: {}", self.log());
+        let client = Client::new(self.place.path().join("data/run/agent.sock"));
+        client.get(status::PATH, PATIENCE).await.unwrap()
+    }
+
+    fn memory(&self) -> u64 {
+        let path = Path::new("/proc").join(self.process.id().to_string()).join("status");
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.split_ascii_whitespace().next().unwrap().parse().unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.place.path().join("log")).unwrap()
+    }
+}
+
+/// Messages that are well-formed and absurd.
+fn absurd() -> Vec<(Kind, Vec<u8>)> {
+    let digest = Digest::of(b"nothing");
+    let long = "x".repeat(20_000);
+    let request = InferRequest {
+        id: "a".to_owned(),
+        within_ms: u32::MAX,
+        model: "../../etc".to_owned(),
+        version: Some(long.clone()),
+        endpoint: Endpoint::Infer,
+        content_type: Some("\r\n\r\n".to_owned()),
+        header_length: Some(u64::MAX),
+        body: vec![7; 60_000],
+    };
+    let logs = |id: &str, lines| {
+        let ask = Ask::Logs { after: Some(u64::MAX), lines };
+        Body::Command(Ordered { id: id.to_owned(), within_ms: u32::MAX, ask })
+    };
+    let mut nested = vec![0x81; 100_000];
+    nested.push(0);
+    let strangers = to_cbor(&MetadataBundle::default()).unwrap();
+    let mut messages = vec![
+        (Kind::Want, envelope(Body::Want(Want::Pull { digest, size: u64::MAX }))),
+        (Kind::Want, envelope(Body::Want(Want::Pull { digest, size: 0 }))),
+        (Kind::Want, envelope(Body::Want(Want::Inline(Vec::new())))),
+        (Kind::Want, envelope(Body::Want(Want::Inline(vec![0xff; 100_000])))),
+        (Kind::Want, envelope(Body::Want(Want::Inline(nested.clone())))),
+        (Kind::Want, envelope(Body::Want(Want::Inline(strangers)))),
+        (Kind::Ack, envelope(Body::Ack(ByteString(vec![0x84; 100_000])))),
+        (Kind::Ack, envelope(Body::Ack(ByteString(Vec::new())))),
+        (Kind::Command, envelope(logs(&long, u32::MAX))),
+        (Kind::Command, envelope(logs("", 0))),
+        (Kind::InferRequest, envelope(Body::InferRequest(request.clone()))),
+        (Kind::InferRequest, envelope(Body::InferRequest(InferRequest { id: long.clone(), ..request }))),
+        (Kind::Enrolled, envelope(Body::Enrolled(Enrolled::Refused(long.clone())))),
+        (Kind::Command, nested.clone()),
+        (Kind::Want, b"{\"v\":1,\"body\":".repeat(7000)),
+        (
+            Kind::Want,
+            format!("{{\"v\":99,\"id\":1,\"ep\":1,\"sq\":1,\"ts\":1,\"ty\":\"{long}\"}}").into_bytes(),
+        ),
+        (Kind::Block, vec![0; 120_000]),
+        (Kind::Block, vec![0xff; 9]),
+    ];
+    // Each under every other topic too: what fits its topic is no surprise.
+    for kind in Kind::ALL.iter().filter(|kind| kind.direction() == Direction::Down) {
+        messages.push((*kind, envelope(logs("b", 1))));
+        messages.push((*kind, nested.clone()));
+    }
+    messages
+}
+
+/// Random payloads, and valid ones with bytes changed, cut and doubled.
+fn random() -> impl Strategy<Value = (Kind, Vec<u8>)> {
+    let down: Vec<Kind> =
+        Kind::ALL.iter().copied().filter(|kind| kind.direction() == Direction::Down).collect();
+    let noise = (proptest::sample::select(down), proptest::collection::vec(any::<u8>(), 0..300));
+    let changes = proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6);
+    let spoilt = (proptest::sample::select(absurd()), changes, any::<proptest::sample::Index>()).prop_map(
+        |((kind, mut bytes), changes, cut)| {
+            bytes.truncate(4000);
+            for (at, byte) in changes.iter().filter(|_| !bytes.is_empty()).collect::<Vec<_>>() {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            if !bytes.is_empty() && cut.index(4) == 0 {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            (kind, bytes)
+        },
+    );
+    prop_oneof![noise, spoilt]
+}
+
+#[tokio::test]
+async fn whatever_is_sent_the_agent_goes_on_answering() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut agent = Agent::start(listener.local_addr().unwrap().port());
+    let heard = Heard::default();
+    let broker = Connection::accept(&listener, &heard).await;
+    // It takes the device's key, or so it says.
+    broker.say(Kind::Enrolled, &envelope(Body::Enrolled(Enrolled::Accepted))).await;
+    until("a birth", &heard, |topic, _| *topic == self::topic(Kind::Birth)).await;
+    let rest = agent.memory();
+
+    // By hand, and each many times.
+    for round in 0..30 {
+        for (kind, payload) in absurd() {
+            broker.say(kind, &payload).await;
+        }
+        // Pulls of what nobody has, and blocks for them.
+        let digest = Digest::of(&[round]);
+        let pull = Want::Pull { digest, size: 1024 * 1024 };
+        broker.say(Kind::Want, &envelope(Body::Want(pull))).await;
+        for transfer in 0..200u32 {
+            let mut block = vec![u8::from(transfer.is_multiple_of(2))];
+            block.extend(transfer.to_le_bytes());
+            block.extend(u32::MAX.to_le_bytes());
+            block.extend(vec![0x18; 500]);
+            broker.say(Kind::Block, &block).await;
+        }
+    }
+    let status = agent.status().await;
+    assert!(status.connected && !status.enrolled, "{status:?}");
+    assert_eq!((status.state.desired, status.state.packages.len()), (0, 0));
+
+    // By proptest.
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let strategy = random();
+    for _ in 0..4000 {
+        let (kind, payload) = strategy.new_tree(&mut runner).unwrap().current();
+        broker.say(kind, &payload).await;
+    }
+
+    // A question between all that is answered, and once for each command.
+    for n in 0..200 {
+        let logs = Ask::Logs { after: None, lines: 20 };
+        let id = format!("logs-{}", n % 2);
+        broker
+            .say(Kind::Command, &envelope(Body::Command(Ordered { id, within_ms: 60_000, ask: logs })))
+            .await;
+    }
+    agent.status().await;
+
+    // Beyond the packet limit, and no MQTT at all: the agent gives the connection up and makes another.
+    let mut broken = publish(&topic(Kind::Want), b"x");
+    broken[3] = 0xff;
+    let huge = publish(&topic(Kind::Want), &vec![0; 2 << 20]);
+    let mut broker = broker;
+    for bytes in [huge, vec![0xf0, 0xff, 0xff, 0xff, 0xff, 0xff], broken] {
+        broker.send(&bytes).await;
+        broker = Connection::accept(&listener, &heard).await;
+        agent.status().await;
+    }
+    heard.lock().unwrap().clear();
+    // The refill of what floods have used up is waited for by asking again.
+    let answer = ask_for_logs(&broker, &heard).await;
+    assert!(answer.lines.iter().any(|line| line.source == "agent"), "{answer:?}");
+    let more = agent.memory().saturating_sub(rest);
+    assert!(more < MORE, "{more} KiB more than before");
+    let log = agent.log();
+    assert!(log.lines().count() < 150, "{} lines:\n{log}", log.lines().count());
+    assert!(log.lines().all(|line| line.len() < 2000));
+    assert!(!log.contains("panicked"), "{log}");
+
+    // And it ends when it is told to.
+    let pid = rustix::process::Pid::from_raw(agent.process.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    within("its end", async {
+        while agent.process.try_wait().unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(agent.process.wait().unwrap().success(), "{}", agent.log());
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.gone.abort();
+    }
+}
+
+async fn ask_for_logs(broker: &Connection, heard: &Heard) -> selvedge_protocol::remote::LogLines {
+    for n in 0..600 {
+        let ask = Ask::Logs { after: None, lines: 20 };
+        let command = Ordered { id: format!("last-{n}"), within_ms: 60_000, ask };
+        broker.say(Kind::Command, &envelope(Body::Command(command))).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let heard = heard.lock().unwrap();
+        let answer = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::CommandResult));
+        if let Some((_, payload)) = answer {
+            match Envelope::decode(payload).unwrap().body {
+                Body::CommandResult(result) => match result.outcome {
+                    Outcome::Logs(lines) => return lines,
+                    other => panic!("{other:?}"),
+                },
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("no answer to a command: {:?}", heard.lock().unwrap().iter().map(|(t, _)| t).collect::<Vec<_>>());
+}
+
+async fn until(what: &str, heard: &Heard, enough: impl Fn(&String, &[u8]) -> bool) {
+    within(what, async {
+        while !heard.lock().unwrap().iter().any(|(topic, payload)| enough(topic, payload)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
