@@ -9,6 +9,7 @@ pub mod control;
 pub mod engine;
 pub mod failure;
 pub mod limits;
+pub mod memory;
 pub mod oip;
 pub mod onnx;
 pub mod probe;

@@ -88,8 +88,11 @@ struct What {
 
 #[allow(unsafe_code)]
 fn main() -> ExitCode {
-    // SAFETY: this is the first statement, so there is one thread.
-    unsafe { selvedge_host::session::telemetry::forbid() };
+    // SAFETY: these are the first statements, so there is one thread.
+    unsafe {
+        selvedge_host::memory::set_up();
+        selvedge_host::session::telemetry::forbid();
+    }
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -9,6 +9,7 @@ use super::refused::Refused;
 use crate::cases;
 use crate::clock;
 use crate::serve::served::Served;
+use crate::serve::table::dispose;
 
 /// Most packages on one host, staged and draining ones included.
 const MOST_PACKAGES: usize = 128;
@@ -27,12 +28,12 @@ pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> 
     let cases = match cases::run_all(&served.predictor).await {
         Ok(cases) => cases,
         Err(error) => {
-            drop(tokio::task::spawn_blocking(move || drop(served)).await);
+            dispose(served).await;
             return Err(error.into());
         }
     };
-    let before = control.serving.table.stage(served);
-    drop(tokio::task::spawn_blocking(move || drop(before)).await);
+    // What opening it left free goes back with what it replaces.
+    dispose(control.serving.table.stage(served)).await;
     let failed = cases.iter().filter(|case| case.failure.is_some()).count();
     tracing::info!(
         package = %package.name, digest = %package.digest, load_ms, cases = cases.len(), failed, "loaded"

@@ -13,6 +13,7 @@ use selvedge_control::{PackageRef, PackageState, PackageStatus};
 use selvedge_package::Digest;
 
 use super::served::{Held, Served};
+use crate::memory;
 
 /// Time over the package's deadline after which a draining package takes no more requests.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -170,7 +171,7 @@ impl Table {
             self.remove(&served, Idle::Whatever);
         }
         // Freeing sessions and compiled code takes milliseconds: not on a thread that serves.
-        drop(tokio::task::spawn_blocking(move || drop(served)).await);
+        dispose(served).await;
     }
 
     /// Takes a draining package out; whether it is out, or drains no more.
@@ -218,6 +219,16 @@ impl Table {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Drops packages on a thread that may block, and gives their memory back to the system.
+pub async fn dispose(packages: impl Send + 'static) {
+    let freeing = tokio::task::spawn_blocking(move || {
+        drop(packages);
+        memory::give_back();
+    });
+    // Whether it panicked or not, there is nothing to be done about it.
+    drop(freeing.await);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -220,6 +220,11 @@ impl Host {
         read(self.client.post(format!("{}{path}", self.url)).body(body).send().await.unwrap()).await
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: rustix::process::Signal) {
         process::send(self.child.id(), signal);

@@ -4,5 +4,6 @@
 mod crowd;
 mod element_types;
 mod host;
+mod memory;
 mod requests;
 mod running;

@@ -102,6 +102,42 @@ async fn no_request_fails_while_versions_follow_one_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn over_a_swap_each_version_is_asked_by_name_until_the_old_one_is_gone() {
+    let host = Host::start().await;
+    host.put(&Package::identity("identity", 1).write()).await;
+    // A request that is on its way to the old one holds it.
+    let body = ones().to_string();
+    let mut held = begin(&host, "/v2/models/identity/infer", body.len());
+    let second = Package::identity("identity", 2).write();
+    assert!(host.control.load(&second.load(), LONG).await.unwrap().accepted());
+    let version = async |path: &str| {
+        let (status, answer) = host.post(&format!("/v2/models/identity{path}/infer"), ones()).await;
+        (status, answer["model_version"].as_str().unwrap_or_default().to_owned())
+    };
+    // What is staged does not answer, not even who names it.
+    assert_eq!(version("").await, (200, "1.0.0".to_owned()));
+    assert_eq!(version("/versions/2.0.0").await.0, 404);
+    host.control.activate(&second.package, LONG).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(version("").await, (200, "2.0.0".to_owned()));
+        for (path, answers) in [("1.0.0", "1.0.0"), ("1", "1.0.0"), ("2.0.0", "2.0.0"), ("2", "2.0.0")] {
+            assert_eq!(version(&format!("/versions/{path}")).await, (200, answers.to_owned()));
+        }
+    }
+    let versions = host.get("/v2/models/identity").await.1["versions"].clone();
+    assert_eq!(versions, json!(["2.0.0", "1.0.0"]));
+    held.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    held.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"1.0.0\""), "{answer}");
+    while host.status().await.packages.len() > 1 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(version("/versions/1.0.0").await.0, 404);
+    assert_eq!(version("").await, (200, "2.0.0".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_does_not_stop_costs_its_own_request_only() {
     let host = Host::start().await;
     host.put(&Package::identity("identity", 1).write()).await;
@@ -125,19 +161,24 @@ fn counting(deadline: u32) -> Package {
     Package::new("count", 1, onnx_writer::count_to(), specs, case).module("deadline-ms", json!(deadline))
 }
 
-/// Asks `count` for more than it can do in time; returns once the host works on the request.
-fn ask_without_end(host: &Host) -> TcpStream {
-    let body = json!({"inputs": [tensor(("trips", "INT64"), &[], json!([i64::MAX]))]}).to_string();
+/// Begins a request; returns once the host waits for its body. Its connection ends with the answer.
+fn begin(host: &Host, path: &str, length: usize) -> TcpStream {
     let mut stream = TcpStream::connect(host.url.trim_start_matches("http://")).unwrap();
     write!(
         stream,
-        "POST /v2/models/count/infer HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
-        body.len()
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n",
     )
     .unwrap();
     let mut answer = [0; 25];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream
+}
+
+/// Asks `count` for more than it can do in time; returns once the host works on the request.
+fn ask_without_end(host: &Host) -> TcpStream {
+    let body = json!({"inputs": [tensor(("trips", "INT64"), &[], json!([i64::MAX]))]}).to_string();
+    let mut stream = begin(host, "/v2/models/count/infer", body.len());
     stream.write_all(body.as_bytes()).unwrap();
     stream
 }
