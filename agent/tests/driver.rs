@@ -128,6 +128,8 @@ struct Bench {
     activation: Activation,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     told: Vec<String>,
+    /// How often something was asked of the registry.
+    needs: usize,
 }
 
 impl Bench {
@@ -146,7 +148,7 @@ impl Bench {
                 "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 } }),
         );
         let (activation, outcomes) = driver(place.path(), &store);
-        Self { place, store, trust, host, activation, outcomes, told: Vec::new() }
+        Self { place, store, trust, host, activation, outcomes, told: Vec::new(), needs: 0 }
     }
 
     fn desire(&mut self, sequence: u64, packages: &[&Built]) {
@@ -171,7 +173,9 @@ impl Bench {
 
     async fn until(&mut self, what: &str, enough: impl Fn(&Self) -> bool) {
         loop {
-            self.told.extend(self.activation.errands().told.into_iter().map(|told| told.kind.to_owned()));
+            let errands = self.activation.errands();
+            self.needs += errands.needs.len();
+            self.told.extend(errands.told.into_iter().map(|told| told.kind.to_owned()));
             if enough(self) {
                 return;
             }
@@ -402,6 +406,34 @@ async fn a_probe_killed_for_want_of_memory_has_it_to_itself_the_second_time() {
     bench.desire(3, &[&third]);
     bench.until("failure", |b| b.slot().failure.is_some_and(|failure| failure.release == 3)).await;
     assert!(bench.asked().is_empty());
+}
+
+#[tokio::test]
+async fn going_back_to_the_release_before_asks_for_nothing_again() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    bench.activation.connected(128 * 1024);
+    let runs = |release| move |b: &Bench| b.slot().committed.is_some_and(|c| c.release.release == release);
+    let first = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&first]);
+    bench.until("commit", runs(1)).await;
+    let second = package(&bench.store, 2, json!({}));
+    bench.desire(2, &[&second]);
+    bench.until("commit", runs(2)).await;
+    bench.asked();
+    bench.desire(3, &[&first]);
+    bench.until("commit of the release before", runs(1)).await;
+    assert_eq!(bench.asked(), ["load p", "activate p"]);
+    assert_eq!(bench.needs, 0);
+
+    // Further back nothing is kept.
+    let third = package(&bench.store, 3, json!({}));
+    bench.desire(4, &[&third]);
+    bench.until("commit", runs(3)).await;
+    bench.until("collection", |b| !b.store.has(&second.bundle.digest()).unwrap()).await;
+    bench.desire(5, &[&second]);
+    bench.until("a question to the registry", |b| b.needs > 0).await;
+    assert!(bench.serves());
 }
 
 #[tokio::test]

@@ -77,9 +77,21 @@ impl Store {
 
     /// Writes a file so that it is there whole or not at all.
     pub(super) fn write_whole(&self, path: &std::path::Path, bytes: &[u8]) -> Result<(), StoreError> {
+        self.write_repeated(path, bytes, 1)
+    }
+
+    /// Writes a file of the same bytes so many times over, whole or not at all.
+    pub(super) fn write_repeated(
+        &self,
+        path: &std::path::Path,
+        bytes: &[u8],
+        times: u64,
+    ) -> Result<(), StoreError> {
         let temporary = beside(path);
         let file = self.disk.create(&temporary).map_err(StoreError::io("make", &temporary))?;
-        file.write_at(0, bytes).map_err(StoreError::io("write", &temporary))?;
+        for n in 0..times {
+            file.write_at(n * bytes.len() as u64, bytes).map_err(StoreError::io("write", &temporary))?;
+        }
         file.sync().map_err(StoreError::io("sync", &temporary))?;
         self.disk.rename(&temporary, path).map_err(StoreError::io("rename to", path))?;
         self.sync_directory_of(path)

@@ -12,6 +12,8 @@ use super::{Store, StoreError};
 
 /// The file's name in the data directory.
 const NAME: &str = "reserve";
+/// It is written in pieces of so many bytes: after a large allocation the allocator keeps more memory.
+const PIECE: usize = 32 * 1024;
 /// Its size in bytes.
 const SIZE: usize = 1 << 20;
 /// Bytes that packages leave free, for the database, logs and other programs.
@@ -36,7 +38,7 @@ impl Store {
         if self.free() < MARGIN {
             return Ok(false);
         }
-        match self.write_whole(&path, &vec![0; SIZE]) {
+        match self.write_repeated(&path, &[0; PIECE], (SIZE / PIECE) as u64) {
             Ok(()) => Ok(true),
             Err(error) => {
                 self.remove_if_there(&super::disk::beside(&path))?;
