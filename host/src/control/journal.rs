@@ -38,7 +38,12 @@ impl Journal {
             self.newest.send_replace(number);
             event
         };
-        tracing::warn!(package = %event.package.name, fatal, what = %event.what, "event");
+        let (name, what) = (&event.package.name, &event.what);
+        if fatal {
+            tracing::warn!(package = %name, fatal, %what, "event");
+        } else {
+            tracing::info!(package = %name, %what, "event");
+        }
         event
     }
 

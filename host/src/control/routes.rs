@@ -22,6 +22,9 @@ const MAX_BODY: usize = 1 << 20;
 /// Longest wait for an event.
 const EVENT_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What is told of a package that another one has replaced, when it is idle and out of memory.
+const GONE: &str = "drained and dropped";
+
 type Answer = Result<Response, Refused>;
 
 /// All paths over `control`.
@@ -92,7 +95,13 @@ async fn activate(State(control): State<Arc<Control>>, request: Request) -> Answ
     tracing::info!(package = %package.name, digest = %package.digest, "activated");
     for old in drained {
         let table = Arc::clone(&table);
-        tokio::spawn(async move { table.drain(old).await });
+        let journal = Arc::clone(&control.journal);
+        tokio::spawn(async move {
+            let package = old.reference();
+            if table.drain(old).await {
+                journal.add(package, GONE.to_owned(), false);
+            }
+        });
     }
     Ok(json(StatusCode::OK, &host_status(&control)))
 }

@@ -71,9 +71,12 @@ async fn loads_routes_and_unloads() {
     post(&router, path::LOAD, load(&second)).await;
     let (_, body) = post(&router, path::ACTIVATE, reference(&second)).await;
     assert!(states(body).contains(&(2, PackageState::Serving)));
-    while serving.table.len() > 1 {
-        tokio::task::yield_now().await;
-    }
+    // The end of the old one is told, to those who wait for it too.
+    let (_, events) = get(&router, &format!("{}?since=0", path::EVENTS)).await;
+    let event = &events["events"][0];
+    assert_eq!((&event["package"], &event["fatal"]), (&reference(&first), &json!(false)), "{event}");
+    assert_eq!(event["what"], "drained and dropped");
+    assert_eq!(serving.table.len(), 1);
     for _ in 0..2 {
         let (status, body) = post(&router, path::UNLOAD, reference(&second)).await;
         assert_eq!((status, states(body).len()), (StatusCode::OK, 0));

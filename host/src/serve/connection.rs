@@ -220,3 +220,81 @@ impl HttpBody for Arriving {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+    use tokio::sync::mpsc;
+
+    /// Longer than any answer takes; a test that reaches it has failed.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// An answer larger than what the system takes for a client that does not read; tells its end.
+    struct Large(Vec<u8>, mpsc::Sender<()>);
+
+    impl AsRef<[u8]> for Large {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Large {
+        fn drop(&mut self) {
+            let _ = self.1.try_send(());
+        }
+    }
+
+    struct Fixture {
+        address: std::net::SocketAddr,
+        gone: mpsc::Receiver<()>,
+        stop: watch::Sender<bool>,
+        serving: tokio::task::JoinHandle<()>,
+    }
+
+    async fn fixture(limits: Limits) -> Fixture {
+        let (tell, gone) = mpsc::channel(8);
+        let large = move || {
+            let tell = tell.clone();
+            async move { Bytes::from_owner(Large(vec![7; 64 << 20], tell)) }
+        };
+        let router = Router::new().route("/", get(async || "small")).route("/large", get(large));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let serving = tokio::spawn(serve(listener, router, limits, stopped));
+        Fixture { address, gone, stop, serving }
+    }
+
+    async fn ask(address: std::net::SocketAddr, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_taken_is_given_up() {
+        let limits = Limits { connections: 4, head: LONG, answer: Duration::from_millis(100) };
+        let mut fixture = fixture(limits).await;
+        let _idle = ask(fixture.address, "/large").await;
+        tokio::time::timeout(LONG, fixture.gone.recv()).await.expect("given up").unwrap();
+        // The server ends without it.
+        fixture.stop.send_replace(true);
+        tokio::time::timeout(LONG, fixture.serving).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_more_gets_the_place_of_one_that_does_not_read() {
+        let fixture = fixture(Limits { connections: 1, head: LONG, answer: LONG * 10 }).await;
+        let _slow = ask(fixture.address, "/large").await;
+        for _ in 0..3 {
+            let mut answer = String::new();
+            let mut stream = ask(fixture.address, "/").await;
+            tokio::time::timeout(LONG, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+            assert!(answer.ends_with("small"), "{answer}");
+        }
+    }
+}

@@ -158,8 +158,8 @@ impl Table {
     }
 
     /// Waits until a draining package is idle, at most for its deadline and some grace, takes it out
-    /// and drops it. Ends at once when it is routed again.
-    pub async fn drain(&self, served: Arc<Served>) {
+    /// and drops it; says whether it is gone. Ends at once when it is routed again.
+    pub async fn drain(&self, served: Arc<Served>) -> bool {
         let patience = served.deadline() + DRAIN_GRACE;
         let emptied = async {
             while !self.remove(&served, Idle::Required) {
@@ -170,8 +170,11 @@ impl Table {
             // Requests that hold it keep it alive until they end; new ones do not find it.
             self.remove(&served, Idle::Whatever);
         }
+        let gone = self
+            .read(|packages| !packages.values().flatten().any(|entry| Arc::ptr_eq(&entry.served, &served)));
         // Freeing sessions and compiled code takes milliseconds: not on a thread that serves.
         dispose(served).await;
+        gone
     }
 
     /// Takes a draining package out; whether it is out, or drains no more.
