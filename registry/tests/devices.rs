@@ -37,6 +37,10 @@ async fn online(registry: &Registry, wanted: bool) {
         .await;
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn ack_key(registry: &Registry) -> PublicKey {
     let online = OnlineKeys::load(&registry.path("keys/online")).unwrap();
     PublicKey(*online.director_targets.public_key().as_bytes())
@@ -51,7 +55,8 @@ async fn a_device_enrols_once_with_its_token() {
     assert_eq!(registry.target("edge-1").await["enrolled"], false);
     edge.token = token;
     assert_eq!(edge.enrol().await, Enrolled::Accepted);
-    assert_eq!(registry.target("edge-1").await["enrolled"], true);
+    let target = registry.target("edge-1").await;
+    assert_eq!((&target["enrolled"], &target["public_key"]), (&json!(true), &json!(hex(&edge.key.public().0))));
     registry.stop();
     registry.run().await;
     assert_eq!(edge.enrol().await, Enrolled::Accepted);

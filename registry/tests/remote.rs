@@ -182,6 +182,18 @@ async fn inference_goes_through_as_it_is() {
 }
 
 #[tokio::test]
+async fn over_mosquitto_too() {
+    let registry = Registry::start_over_mosquitto().await;
+    let mut edge = online(&registry, "edge-1").await;
+    let body = vec![7; (128 << 10) - 1024];
+    let asked = infer(&registry, "m/raw", body.clone());
+    let request = question(&mut edge).await;
+    assert_eq!(request.body, body);
+    edge.send(Kind::InferAnswer, Body::InferAnswer(answer(&request.id, 200, &body)));
+    assert_eq!(asked.await.unwrap().bytes().await.unwrap(), body);
+}
+
+#[tokio::test]
 async fn who_cannot_be_asked_is_told_at_once() {
     let registry = Registry::start().await;
     registry.add_target("edge-1").await;

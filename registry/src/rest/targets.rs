@@ -197,6 +197,7 @@ fn shown(standing: &Standing, presence: Option<&Presence>, refused_ms: Option<i6
         "online": online,
         "health": health.to_string(),
         "enrolled": target.public_key.is_some(),
+        "public_key": target.public_key.map(hex::encode),
         "created_at": clock::text(target.created_ms),
     }))
 }

@@ -33,6 +33,13 @@ impl Running {
         Self { child }
     }
 
+    /// Any program that is there.
+    pub fn program(program: &str, arguments: &[&str]) -> Self {
+        let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{program} must be installed: {error}"));
+        Self { child }
+    }
+
     /// SIGTERM, then wait; the exit must be clean.
     pub fn stop(mut self) {
         let kill = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
@@ -119,6 +126,17 @@ impl Broker {
         Self { running, address, data }
     }
 
+    /// Debian's Mosquitto with its defaults, but for a listener and that anybody may speak.
+    pub async fn mosquitto(folder: &Path) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = folder.join("mosquitto.conf");
+        std::fs::write(&config, format!("listener {port} 127.0.0.1\nallow_anonymous true\n")).unwrap();
+        let running = Running::program("mosquitto", &["-c", config.to_str().unwrap()]);
+        let address = format!("127.0.0.1:{port}");
+        wait_for("Mosquitto", async || std::net::TcpStream::connect(&address).ok()).await;
+        Self { running, address, data: config }
+    }
+
     pub fn url(&self) -> String {
         format!("mqtt://{}", self.address)
     }
@@ -146,8 +164,18 @@ pub struct Registry {
 impl Registry {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        keyring::init(&folder.path().join("keys"), jiff::Timestamp::now()).unwrap();
         let broker = Broker::start(folder.path()).await;
+        Self::over(folder, broker).await
+    }
+
+    pub async fn start_over_mosquitto() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Broker::mosquitto(folder.path()).await;
+        Self::over(folder, broker).await
+    }
+
+    async fn over(folder: tempfile::TempDir, broker: Broker) -> Self {
+        keyring::init(&folder.path().join("keys"), jiff::Timestamp::now()).unwrap();
         let mut registry = Self {
             folder,
             broker,
