@@ -148,6 +148,11 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
             // Only looked on: nothing was broken off.
             Command::Watch(_) => Failure::Stopped,
             Command::Logs(args) if args.follow => Failure::Stopped,
+            Command::Deploy(deploy::Args { wait: true, .. })
+            | Command::Rollback(rollback::Args { wait: true, .. }) => {
+                around.out.note("waiting no longer; what is assigned goes on, and `selvedge watch` shows how");
+                Failure::Interrupted
+            }
             _ => Failure::Interrupted,
         }),
     }

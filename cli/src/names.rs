@@ -102,7 +102,7 @@ fn by_id<'a>(rows: &'a [Deployment], text: &str, scope: &Scope) -> Result<&'a De
     match found.as_slice() {
         [only] if scope.is_open() || scope.has(only) => Ok(only),
         [only] => Err(Failure::usage(
-            format!("deployment {} is for {}", only.id, only.scope()),
+            format!("deployment {} is for {}", only.id, only.where_to()),
             "an id says it all: leave --target and --selector out",
         )),
         [] => {

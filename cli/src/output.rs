@@ -147,6 +147,11 @@ pub fn put_raw(bytes: &[u8]) {
     kept("standard output", out.write_all(bytes).and_then(|()| out.flush()));
 }
 
+/// Writes what draws on a terminal to standard error.
+pub fn put_steering(text: &str) {
+    kept("standard error", io::stderr().lock().write_all(text.as_bytes()));
+}
+
 /// `text` with every control character but the line feed written as an escape.
 pub fn printable(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
@@ -202,6 +207,14 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// A moment as the registry writes it (RFC 3339), to the second.
+pub fn moment(text: &str) -> String {
+    match text.parse::<jiff::Timestamp>() {
+        Ok(at) => format!("{at:.0}"),
+        Err(_) => text.to_owned(),
+    }
+}
+
 /// `key=value` pairs for people, parted by spaces; `-` where there is none.
 pub fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     let text = pairs.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
@@ -224,6 +237,13 @@ mod tests {
         assert_eq!(printable("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\nc");
         assert_eq!(table(&["X"], &[vec!["a\nb\u{7}".into()]]), "X\na\\nb\\u{7}");
         assert_eq!(printable("\u{202e}x"), "\\u{202e}x");
+    }
+
+    #[test]
+    fn moments_are_shown_to_the_second() {
+        assert_eq!(moment("2026-11-28T02:37:49.577Z"), "2026-11-28T02:37:49Z");
+        assert_eq!(moment("2026-11-28T02:37:49Z"), "2026-11-28T02:37:49Z");
+        assert_eq!(moment("yesterday"), "yesterday");
     }
 
     #[test]

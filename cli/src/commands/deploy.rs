@@ -131,16 +131,16 @@ pub async fn watched(
         &json!({"deployment": made, "targets": details[0]["targets"], "summary": details[0]["summary"]}),
     );
     let detail: rows::deployment::Detail = registry.read(&details[0])?;
-    out.line(format!("{} to {}: {}", detail.row, detail.row.scope(), Tally::of(&detail)));
+    out.line(format!("{} to {}: {}", detail.row, detail.row.where_to(), Tally::of(&detail)));
     Ok(())
 }
 
 /// Says what was assigned, and what may surprise.
 pub fn assigned(out: Output, made: &Made) {
     let row = &made.row;
-    let (what, scope) = (format!("{} {} r{}", row.package, row.version, row.release), row.scope());
+    let (what, scope) = (format!("{} {} r{}", row.package, row.version, row.release), row.where_to());
     match (&row.selector, &made.summary) {
-        (Some(_), Some(summary)) => {
+        (Some(_), Some(summary)) if summary.wins > 0 => {
             let count = match summary.wins {
                 1 => "1 target".to_owned(),
                 wins => format!("{wins} targets"),
@@ -151,9 +151,7 @@ pub fn assigned(out: Output, made: &Made) {
     }
     if let Some(summary) = &made.summary {
         if summary.targets == 0 {
-            out.note(format!(
-                "warning: no target matches `{scope}` now; it stays in force for those that will"
-            ));
+            out.note(format!("warning: no target matches now; it stays in force for those that will"));
         }
         if summary.lost > 0 {
             out.note(format!(
@@ -212,7 +210,7 @@ fn planned(out: Output, registry: &Registry, sent: &Value) -> Result<(), Failure
     let plan: Planned = registry.read(sent)?;
     out.value(sent);
     let row = &plan.deployment;
-    out.line(format!("plan: {row} to {}, priority {}; nothing is changed", row.scope(), row.priority));
+    out.line(format!("plan: {row} to {}, priority {}; nothing is changed", row.where_to(), row.priority));
     if let Some(old) = &plan.replaces {
         out.line(format!("it would replace deployment {old}"));
     }

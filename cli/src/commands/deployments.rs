@@ -3,7 +3,7 @@
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::names::{Scope, find};
-use crate::output::{Output, pairs};
+use crate::output::{Output, moment, pairs};
 use crate::rollout::{Tally, doing};
 use crate::rows::deployment::{Deployment, Detail};
 
@@ -62,11 +62,11 @@ fn cells(row: &Deployment, ended_too: bool) -> Vec<String> {
         row.scope(),
         row.priority.to_string(),
         pairs(&row.settings),
-        row.created_at.clone().unwrap_or_default(),
+        row.created_at.as_deref().map(moment).unwrap_or_default(),
     ];
     if ended_too {
         cells.push(match (&row.ended, &row.ended_at) {
-            (Some(why), Some(at)) => format!("{why} {at}"),
+            (Some(why), Some(at)) => format!("{why} {}", moment(at)),
             (Some(why), None) => why.clone(),
             _ => "-".to_owned(),
         });
@@ -76,13 +76,13 @@ fn cells(row: &Deployment, ended_too: bool) -> Vec<String> {
 
 fn show(out: Output, detail: &Detail) {
     let row = &detail.row;
-    out.line(format!("{row} to {}", row.scope()));
+    out.line(format!("{row} to {}", row.where_to()));
     out.line(format!("deployment {}, priority {}", row.id, row.priority));
     if !row.settings.is_empty() {
         out.line(format!("settings: {}", pairs(&row.settings)));
     }
     if let Some(ended) = &row.ended {
-        out.line(format!("ended: {ended} {}", row.ended_at.as_deref().unwrap_or_default()));
+        out.line(format!("ended: {ended} {}", row.ended_at.as_deref().map(moment).unwrap_or_default()));
         return;
     }
     out.line(format!("{}\n", Tally::of(detail)));

@@ -4,7 +4,7 @@ use selvedge_package::PackageName;
 
 use crate::commands::Surroundings;
 use crate::failure::Failure;
-use crate::output::bytes;
+use crate::output::{bytes, moment};
 use crate::reference::{Reference, Which};
 
 /// List what is released.
@@ -44,7 +44,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
                 row.version.clone(),
                 format!("r{}", row.release),
                 bytes(row.size),
-                row.released_at.clone().unwrap_or_default(),
+                row.released_at.as_deref().map(moment).unwrap_or_default(),
                 row.digest.to_string(),
             ]
         })

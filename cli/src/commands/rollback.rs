@@ -140,7 +140,7 @@ fn clear(failure: Failure, old: &Deployment, release: Option<u64>) -> Failure {
             format!("`selvedge packages {}` lists its releases", old.package),
         ),
         ("same-release", _) => Failure::Conflict {
-            what: format!("{} is deployed to {} already", old, old.scope()),
+            what: format!("{} is deployed to {} already", old, old.where_to()),
             advice: format!("`selvedge packages {}` lists its releases; say another with --to", old.package),
         },
         ("unfit", _) => Failure::refused(

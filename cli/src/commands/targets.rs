@@ -4,7 +4,7 @@ use selvedge_package::DeviceId;
 
 use crate::commands::Surroundings;
 use crate::failure::Failure;
-use crate::output::{Output, pairs};
+use crate::output::{Output, moment, pairs};
 use crate::rows::Target;
 
 /// List targets, or show one.
@@ -50,7 +50,7 @@ pub fn condition(target: &Target) -> String {
     let mut text = if target.online {
         "online".to_owned()
     } else if let Some(heard) = &target.last_heard {
-        format!("offline, heard {heard}")
+        format!("offline, heard {}", moment(heard))
     } else if target.enrolled {
         "offline".to_owned()
     } else {

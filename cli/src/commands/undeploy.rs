@@ -42,7 +42,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     for row in meant {
         let path = registry.in_workspace(&format!("/deployments/{}", row.id));
         registry.call(&format!("end deployment {}", row.id), Method::DELETE, &path, None).await?;
-        around.out.line(format!("{row} is no longer assigned to {}", row.scope()));
+        around.out.line(format!("{row} is no longer assigned to {}", row.where_to()));
         ended.push(json!({
             "id": row.id, "package": row.package, "version": row.version, "release": row.release,
             "target": row.target, "selector": row.selector, "priority": row.priority,

@@ -39,7 +39,7 @@ pub async fn follow(
     let passed = || deadline.is_some_and(|deadline| deadline.passed());
     let mut patience = Patience::default();
     loop {
-        let (details, sent) = match ask(registry, &view, &mut rows, replaced).await {
+        let (details, sent) = match ask(registry, &mut view, &mut rows, replaced).await {
             Ok(answers) => answers,
             Err(failure) if Patience::is_for(&failure) && !passed() && view.is_read() => {
                 let (pause, first) = patience.lost();
@@ -73,7 +73,7 @@ pub async fn follow(
 /// Asks for each of `rows`; those that ended give way to what replaced them, or leave.
 async fn ask(
     registry: &Registry,
-    view: &View,
+    view: &mut View,
     rows: &mut Vec<Deployment>,
     replaced: Replaced,
 ) -> Result<(Vec<Detail>, Vec<Value>), Failure> {
@@ -91,7 +91,7 @@ async fn ask(
         let heir = if why == "replaced" { heir(registry, &detail.row).await? } else { None };
         match heir {
             Some(heir) if replaced == Replaced::GoOver => {
-                view.say(&format!("{} to {} is replaced by {heir}", detail.row, detail.row.scope()));
+                view.say(&format!("{} to {} is replaced by {heir}", detail.row, detail.row.where_to()));
                 if rows.iter().any(|row| row.id == heir.id) {
                     rows.remove(index);
                 } else {
@@ -99,7 +99,8 @@ async fn ask(
                 }
             }
             heir => {
-                let what = format!("deployment {} ({} to {})", detail.row.id, detail.row, detail.row.scope());
+                let what =
+                    format!("deployment {} ({} to {})", detail.row.id, detail.row, detail.row.where_to());
                 let (what, advice) = match heir {
                     Some(heir) => (
                         format!("{what} was replaced by {} ({heir})", heir.id),

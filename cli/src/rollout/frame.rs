@@ -29,7 +29,7 @@ pub fn frame(details: &[Detail], size: Size, paint: Paint) -> Vec<String> {
     let each = (free / details.len().max(1)).max(1);
     let mut lines = Vec::new();
     for detail in details {
-        let head = format!("{} to {}: {}", detail.row, detail.row.scope(), Tally::of(detail));
+        let head = format!("{} to {}: {}", detail.row, detail.row.where_to(), Tally::of(detail));
         lines.push(cut(&printable(&head).replace('\n', " "), size.width));
         lines.extend(rows(&detail.targets, size.width, each, paint));
     }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             drawn(&[all], 80, 24),
             [
-                "file-type 1.1.0 (r2) to site = oslo: 1 of 3 serving, 2 on the way",
+                "file-type 1.1.0 (r2) to `site = oslo`: 1 of 3 serving, 2 on the way",
                 "  edge-1   [=====>              ]  25 %  fetching, 1.0 KiB of 4.0 KiB",
                 "  edge-20  [====================] 100 %  serving",
                 "  x                                      waiting",

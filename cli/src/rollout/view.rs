@@ -3,11 +3,10 @@
 
 use std::collections::HashMap;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use selvedge_package::DeviceId;
 use serde_json::{Value, json};
 
-use crate::output::Output;
+use crate::output::{Output, put_steering};
 use crate::paint::Paint;
 use crate::rollout::frame::{Size, frame};
 use crate::rollout::{Tally, doing};
@@ -54,10 +53,14 @@ impl View {
     }
 
     /// A word about the registry or a deployment, to people.
-    pub fn say(&self, text: &str) {
-        match &self.kind {
-            Kind::Bars(board) => board.bars.suspend(|| self.out.note(text)),
-            _ => self.out.note(text),
+    pub fn say(&mut self, text: &str) {
+        if let Kind::Bars(board) = &mut self.kind {
+            let lines = board.drawn.clone();
+            board.clear();
+            self.out.note(text);
+            board.draw(lines);
+        } else {
+            self.out.note(text);
         }
     }
 
@@ -69,7 +72,8 @@ impl View {
     /// Shows what changed; `sent` are the details as they came.
     pub fn show(&mut self, details: &[Detail], sent: &[Value]) {
         if let Kind::Bars(board) = &mut self.kind {
-            board.draw(details);
+            let lines = frame(details, size(), board.paint);
+            board.draw(lines);
             return;
         }
         for (detail, sent) in details.iter().zip(sent) {
@@ -103,7 +107,12 @@ impl View {
             }
             Kind::Lines => {
                 for detail in details {
-                    self.out.line(format!("{} to {}: {}", detail.row, detail.row.scope(), Tally::of(detail)));
+                    self.out.line(format!(
+                        "{} to {}: {}",
+                        detail.row,
+                        detail.row.where_to(),
+                        Tally::of(detail)
+                    ));
                 }
             }
             Kind::Bars(_) | Kind::Notes => {}
@@ -135,50 +144,44 @@ fn change(detail: &Detail, target: &Value) -> Value {
     line
 }
 
-/// Lines on a terminal that are written anew in place.
+/// Lines on a terminal that are written anew in place. The cursor rests below them, so that whatever
+/// ends the program, Ctrl-C too, leaves what was seen and a line to go on.
 struct Board {
-    bars: MultiProgress,
-    lines: Vec<ProgressBar>,
     paint: Paint,
+    drawn: Vec<String>,
 }
 
 impl Board {
     fn new(paint: Paint) -> Self {
-        Self { bars: MultiProgress::new(), lines: Vec::new(), paint }
+        Self { paint, drawn: Vec::new() }
     }
 
-    fn draw(&mut self, details: &[Detail]) {
-        let lines = frame(details, size(), self.paint);
-        while self.lines.len() > lines.len() {
-            if let Some(bar) = self.lines.pop() {
-                bar.finish_and_clear();
-                self.bars.remove(&bar);
-            }
+    fn draw(&mut self, lines: Vec<String>) {
+        if lines != self.drawn {
+            put_steering(&redrawn(self.drawn.len(), &lines));
+            self.drawn = lines;
         }
-        while self.lines.len() < lines.len() {
-            let bar = self.bars.add(ProgressBar::new_spinner().with_style(plain()));
-            self.lines.push(bar);
-        }
-        for (bar, line) in self.lines.iter().zip(lines) {
-            if bar.message() != line {
-                bar.set_message(line);
-            }
-        }
+    }
+
+    /// Takes the lines away, so that something else can be written.
+    fn clear(&mut self) {
+        put_steering(&redrawn(self.drawn.len(), &[]));
+        self.drawn.clear();
     }
 }
 
-impl Drop for Board {
-    fn drop(&mut self) {
-        // Ctrl-C too leaves what was seen, and the cursor below it.
-        for bar in &self.lines {
-            bar.abandon();
-        }
+/// What puts `lines` in the place of the last `old` lines of a terminal.
+fn redrawn(old: usize, lines: &[String]) -> String {
+    let mut text = if old > 0 { format!("\r\u{1b}[{old}A") } else { String::new() };
+    for line in lines {
+        text.push_str(line);
+        // To the end of the line, where an older one was longer.
+        text.push_str("\u{1b}[K\n");
     }
-}
-
-/// The template is a constant; were it wrong, the usual style would do.
-fn plain() -> ProgressStyle {
-    ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner())
+    if lines.len() < old {
+        text.push_str("\u{1b}[J");
+    }
+    text
 }
 
 /// The terminal behind standard error.
@@ -203,6 +206,16 @@ mod tests {
             (&json!("edge-1"), &json!("fetching"), &json!(7))
         );
         assert!(line.get("name").is_none());
+    }
+
+    #[test]
+    fn a_frame_takes_the_place_of_the_one_before() {
+        let lines = |text: &[&str]| text.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        assert_eq!(redrawn(0, &lines(&["a", "b"])), "a\u{1b}[K\nb\u{1b}[K\n");
+        assert_eq!(redrawn(2, &lines(&["c", "d", "e"])), "\r\u{1b}[2Ac\u{1b}[K\nd\u{1b}[K\ne\u{1b}[K\n");
+        assert_eq!(redrawn(3, &lines(&["x"])), "\r\u{1b}[3Ax\u{1b}[K\n\u{1b}[J");
+        assert_eq!(redrawn(2, &[]), "\r\u{1b}[2A\u{1b}[J");
+        assert_eq!(redrawn(0, &[]), "");
     }
 
     #[test]

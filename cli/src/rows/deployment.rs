@@ -54,6 +54,14 @@ impl Deployment {
         }
     }
 
+    /// The same for a sentence: a selector stands in quotes.
+    pub fn where_to(&self) -> String {
+        match (&self.target, &self.selector) {
+            (None, Some(selector)) => format!("`{selector}`"),
+            _ => self.scope(),
+        }
+    }
+
     /// Whether both are for the same targets with the same weight, so that one replaces the other.
     pub fn same_place(&self, other: &Self) -> bool {
         self.package == other.package

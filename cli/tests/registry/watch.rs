@@ -35,7 +35,7 @@ fn every_change_is_a_line_until_all_serve() {
     ];
     let steps: Vec<&[Value]> = steps.iter().map(|step| &step[..]).collect();
     for what in [&["watch"][..], &["watch", "file-type"], &["watch", "aaaa"]] {
-        let said = mock(&steps).check(what, 0, &["file-type 1.1.0 (r2) to site = oslo: 2 of 2 serving"]);
+        let said = mock(&steps).check(what, 0, &["file-type 1.1.0 (r2) to `site = oslo`: 2 of 2 serving"]);
         let of = |name: &str| -> Vec<String> {
             let lines = said.lines().filter(|line| line.starts_with(name));
             lines.map(|line| line.rsplit("): ").next().unwrap().to_owned()).collect()
