@@ -72,11 +72,13 @@ impl Progress {
         Self { failure: Some(failure), ..Self::at(State::Failed) }
     }
 
-    /// Of `release` on a target that shall run it by the desired state `sequence`. `package` is what
-    /// it reported about the package. Changed settings are on their way, and fail, as releases do.
+    /// Of `release` on a target that shall run it since the desired state `sequence`. `package` is what
+    /// it reported about the package, `newer` whether that came after the deployment was made. Changed
+    /// settings are on their way, and fail, as releases do.
     pub fn of(
         release: u64,
         sequence: u64,
+        newer: bool,
         reported: Option<&DeviceState>,
         package: Option<&PackageReport>,
     ) -> Self {
@@ -94,7 +96,8 @@ impl Progress {
             return Self { bytes: Some((pending.bytes, pending.total)), ..Self::at(state) };
         }
         if reported.desired < sequence {
-            return match &reported.refused {
+            // What was refused before is not this.
+            return match reported.refused.as_ref().filter(|_| newer) {
                 Some(why) => Self::failed(Failure { release, reason: "refused".into(), what: why.clone() }),
                 None => Self::at(State::Waiting),
             };
@@ -145,7 +148,7 @@ mod tests {
             }),
         };
         let reported = DeviceState { desired, packages: vec![package.clone()], ..DeviceState::default() };
-        let progress = Progress::of(2, 5, Some(&reported), Some(&package));
+        let progress = Progress::of(2, 5, true, Some(&reported), Some(&package));
         assert_eq!(progress.state, expected, "{desired} {package:?}");
         assert_eq!(progress.failure.is_some(), expected == State::Failed);
         assert_eq!(progress.bytes.is_some(), package.pending.is_some_and(|p| p.release.release == 2));
@@ -153,8 +156,8 @@ mod tests {
 
     #[test]
     fn a_release_comes_in_is_tried_and_serves() {
-        assert_eq!(Progress::of(2, 5, None, None).state, State::Unheard);
-        assert_eq!(Progress::of(2, 5, Some(&DeviceState::default()), None).state, State::Waiting);
+        assert_eq!(Progress::of(2, 5, true, None, None).state, State::Unheard);
+        assert_eq!(Progress::of(2, 5, true, Some(&DeviceState::default()), None).state, State::Waiting);
         check(4, (1, None, true, 0), State::Waiting);
         check(5, (1, None, true, 0), State::Waiting);
         check(5, (1, Some((2, "fetching")), true, 0), State::Fetching);
@@ -176,9 +179,10 @@ mod tests {
     #[test]
     fn a_refused_state_is_a_failure() {
         let refused = DeviceState { refused: Some("expired".to_owned()), desired: 4, ..Default::default() };
-        let progress = Progress::of(2, 5, Some(&refused), None);
+        assert_eq!(Progress::of(2, 5, false, Some(&refused), None).state, State::Waiting);
+        let progress = Progress::of(2, 5, true, Some(&refused), None);
         assert_eq!(progress.failure.map(|failure| failure.what), Some("expired".to_owned()));
         let accepted = DeviceState { desired: 5, ..refused };
-        assert_eq!(Progress::of(2, 5, Some(&accepted), None).state, State::Waiting);
+        assert_eq!(Progress::of(2, 5, true, Some(&accepted), None).state, State::Waiting);
     }
 }

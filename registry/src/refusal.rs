@@ -9,6 +9,7 @@ use selvedge_package::{DeviceId, Digest, NameError, PackageName};
 
 use crate::error::Error;
 use crate::selector::SelectorError;
+use crate::store::deployments::{IN_FORCE, SELECTORS};
 
 /// A refused request.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +161,12 @@ pub enum Refusal {
         /// The version.
         version: String,
     },
+    /// No more deployments may be in force.
+    #[error(
+        "the workspace has as many deployments in force as it may ({IN_FORCE}, of which {SELECTORS} by selector); \
+         end some first"
+    )]
+    TooManyDeployments,
     /// Not a selector.
     #[error("the selector is refused: {0}")]
     Selector(#[from] SelectorError),
@@ -291,6 +298,7 @@ impl Refusal {
             Self::EntryMismatch { .. } => (422, "entry-mismatch"),
             Self::ReleaseNotGrowing { .. } => (409, "release-not-growing"),
             Self::VersionExists { .. } => (409, "version-exists"),
+            Self::TooManyDeployments => (409, "too-many-deployments"),
             Self::Selector(_) => (400, "selector"),
             Self::SameRelease { .. } => (409, "same-release"),
             Self::NoEarlier { .. } => (404, "no-package"),

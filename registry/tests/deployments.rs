@@ -284,13 +284,19 @@ async fn progress_is_told_from_reports() {
     );
     report(&mut edge, 6, state(accepted, 2, None, None));
     assert_eq!(in_state(&registry, id, "serving").await["settled"], true);
+    // What is new about another package says nothing about this one.
+    registry.release(&package("other", "1.0.0", 1, 100)).await;
+    let other = deploy(&registry, json!({"package": "other", "target": "edge-1"})).await;
+    assert!(edge.shall_run(&[("file-type", 2), ("other", 1)]).await.desired.sequence > accepted);
+    in_state(&registry, &other["id"], "waiting").await;
+    in_state(&registry, id, "serving").await;
     // New settings: not serving again before the device has accepted them.
     let body = json!({"package": "file-type", "target": "edge-1", "settings": {"threshold": "0.9"}});
     let again = deploy(&registry, body).await;
     in_state(&registry, &again["id"], "waiting").await;
     // It may be told once more what it was told before.
     let accepted = loop {
-        let accepted = edge.shall_run(&[("file-type", 2)]).await;
+        let accepted = edge.shall_run(&[("file-type", 2), ("other", 1)]).await;
         if !accepted.desired.assignments[0].settings.is_empty() {
             break accepted.desired.sequence;
         }

@@ -56,7 +56,10 @@ async fn a_device_enrols_once_with_its_token() {
     edge.token = token;
     assert_eq!(edge.enrol().await, Enrolled::Accepted);
     let target = registry.target("edge-1").await;
-    assert_eq!((&target["enrolled"], &target["public_key"]), (&json!(true), &json!(hex(&edge.key.public().0))));
+    assert_eq!(
+        (&target["enrolled"], &target["public_key"]),
+        (&json!(true), &json!(hex(&edge.key.public().0)))
+    );
     registry.stop();
     registry.run().await;
     assert_eq!(edge.enrol().await, Enrolled::Accepted);

@@ -90,15 +90,28 @@ impl Offer {
     }
 }
 
-/// Offers in the order of their claims, by package.
+/// Deployments in force, each list in the order of their claims, by package.
 #[derive(Debug, Clone, Default)]
-pub struct Offers(Vec<Arc<Offer>>);
+pub struct Offers {
+    selected: Vec<Arc<Offer>>,
+    /// Those for one target, by its name: however many there are, each target looks at its own.
+    named: BTreeMap<DeviceId, Vec<Arc<Offer>>>,
+}
 
 impl Offers {
     /// Sorts them.
-    pub fn new(mut offers: Vec<Arc<Offer>>) -> Self {
-        offers.sort_by(|a, b| a.rank().cmp(&b.rank()));
-        Self(offers)
+    pub fn new(offers: Vec<Arc<Offer>>) -> Self {
+        let mut sorted = Self::default();
+        for offer in offers {
+            match &offer.scope {
+                Scope::Target(name) => sorted.named.entry(name.clone()).or_default().push(offer),
+                Scope::Selector(_) => sorted.selected.push(offer),
+            }
+        }
+        for list in sorted.named.values_mut().chain([&mut sorted.selected]) {
+            list.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        }
+        sorted
     }
 
     /// With one more, which replaces that of the same package, scope and priority. Gives that too.
@@ -108,20 +121,25 @@ impl Offers {
                 && other.scope == offer.scope
                 && other.priority == offer.priority
         };
-        let replaced = self.0.iter().find(|other| same(other)).cloned();
-        let mut offers: Vec<_> = self.0.iter().filter(|other| !same(other)).cloned().collect();
+        let replaced = self.iter().find(|other| same(other)).cloned();
+        let mut offers: Vec<_> = self.iter().filter(|other| !same(other)).cloned().collect();
         offers.push(Arc::new(offer));
         (Self::new(offers), replaced)
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Offer>> {
-        self.0.iter()
+        self.named.values().flatten().chain(&self.selected)
     }
 
-    /// One by its id.
-    pub fn find(&self, id: &str) -> Option<&Arc<Offer>> {
-        self.0.iter().find(|offer| offer.id == id)
+    /// Those by selector, and those for this target, the best claim on each package first.
+    fn about(&self, target: &str) -> Vec<&Offer> {
+        // A name that is none has none.
+        let name: Option<DeviceId> = target.parse().ok();
+        let own = name.and_then(|name| self.named.get(&name)).into_iter().flatten();
+        let mut offers: Vec<&Offer> = self.selected.iter().chain(own).map(Arc::as_ref).collect();
+        offers.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        offers
     }
 }
 
@@ -139,7 +157,7 @@ pub struct Subject<'a> {
 /// What a target shall run, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resolution<'a> {
-    /// By package: those of any deployment in force.
+    /// By package: those of any deployment by selector, or for this target.
     pub packages: BTreeMap<&'a PackageName, Decision<'a>>,
 }
 
@@ -171,7 +189,7 @@ impl Decision<'_> {
 /// Decide what `subject` shall run.
 pub fn resolve<'a>(subject: &Subject<'a>, offers: &'a Offers) -> Resolution<'a> {
     let mut packages: BTreeMap<&PackageName, Decision<'a>> = BTreeMap::new();
-    for offer in offers.iter() {
+    for offer in offers.about(subject.attributes.name) {
         let decision = packages.entry(&offer.assigned.package).or_default();
         let verdict = match judge(subject, offer) {
             Some(verdict) => verdict,
@@ -199,7 +217,6 @@ pub fn resolve<'a>(subject: &Subject<'a>, offers: &'a Offers) -> Resolution<'a> 
 fn judge<'a>(subject: &Subject<'a>, offer: &'a Offer) -> Option<Verdict<'a>> {
     let target = &subject.attributes;
     let room = match &offer.scope {
-        Scope::Target(name) if name.as_str() != target.name => return Some(Verdict::OtherTarget),
         Scope::Target(_) => None,
         Scope::Selector(selector) => match selector.matches(target) {
             Match::Yes => None,

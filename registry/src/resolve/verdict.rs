@@ -1,7 +1,7 @@
 //! What becomes of a deployment on a target, and the sentence that says why.
 
 use super::{Offer, Subject};
-use crate::selector::Term;
+use crate::selector::{Term, shown};
 
 /// What becomes of a deployment on a target.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,8 +14,6 @@ pub enum Verdict<'a> {
     Blocked(Block<'a>),
     /// Its selector does not match, because of this term.
     NoMatch(&'a Term),
-    /// It is for another target.
-    OtherTarget,
 }
 
 /// By what a deployment is beaten.
@@ -64,7 +62,7 @@ impl Verdict<'_> {
             Self::Wins => "wins",
             Self::Lost(..) => "lost",
             Self::Blocked(_) => "blocked",
-            Self::NoMatch(_) | Self::OtherTarget => "no-match",
+            Self::NoMatch(_) => "no-match",
         }
     }
 
@@ -93,7 +91,6 @@ impl Verdict<'_> {
             }
             Self::Blocked(block) => block.why(offer, subject),
             Self::NoMatch(term) => term.why_not(&subject.attributes),
-            Self::OtherTarget => format!("it is for {}", offer.scope),
         }
     }
 }
@@ -103,7 +100,7 @@ impl Block<'_> {
         match self {
             Self::Architecture { has } => {
                 let wanted = offer.requires.architectures.join(", ");
-                format!("the target is {has}, and the package runs on {wanted}")
+                format!("the target is {}, and the package runs on {wanted}", shown(has))
             }
             Self::Label { key, value } => {
                 format!("the package requires the label {key}={value}, which the target lacks")

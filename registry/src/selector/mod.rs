@@ -158,8 +158,7 @@ impl Term {
     pub fn why_not(&self, target: &Attributes<'_>) -> String {
         match target.get(&self.key) {
             Some(value) => {
-                let value: String = value.chars().take(VALUE).collect();
-                format!("`{self}` does not hold: its `{}` is `{value}`", self.key)
+                format!("`{self}` does not hold: its `{}` is `{}`", self.key, shown(&value))
             }
             None => format!("`{self}` does not hold: it has no `{}`", self.key),
         }
@@ -189,13 +188,19 @@ impl<'a> Attributes<'a> {
         self.get(key).is_some()
     }
 
-    /// Every key that it has, short names too.
+    /// Every key that it has and that a selector can name, short names too.
     pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let facts = self.facts;
         let shorter = SIZES.iter().chain(&SHORT).filter(move |(_, fact)| facts.contains_key(*fact));
         let own = self.labels.keys().chain(facts.keys()).map(String::as_str);
+        let own = own.filter(|key| key.len() <= KEY && key.chars().all(parse::is_key));
         own.chain(["name", "kind"]).chain(shorter.map(|(short, _)| *short))
     }
+}
+
+/// A value as a sentence shows it: devices tell facts, and must not reach a person's terminal.
+pub fn shown(value: &str) -> String {
+    value.chars().take(VALUE).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 impl fmt::Display for Selector {

@@ -41,7 +41,8 @@ pub(super) fn is_value(c: char) -> bool {
     is_key(c) || matches!(c, ':' | '+' | '@' | '~')
 }
 
-fn is_key(c: char) -> bool {
+/// A character of a key.
+pub(super) fn is_key(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/')
 }
 

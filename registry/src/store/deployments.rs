@@ -9,10 +9,15 @@ use selvedge_package::{DeviceId, Digest, PackageName};
 
 use super::{Change, Store, from_column, from_json, from_text, to_column, to_json};
 use crate::error::Error;
+use crate::refusal::Refusal;
 use crate::resolve::Scope;
 
 /// Rows of a list.
 const LISTED: i64 = 10_000;
+/// Deployments in force in one workspace: what every decision about any target looks through.
+pub const IN_FORCE: i64 = LISTED;
+/// Those by selector among them, which every target is matched with.
+pub const SELECTORS: i64 = 1_000;
 
 /// A deployment in force, or one that ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,7 +148,7 @@ impl Change {
         &mut self,
         workspace: &str,
         deployment: &Deployment,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Refusal> {
         let (target, selector) = columns(&deployment.scope);
         let replaced: Option<(String,)> = sqlx::query_as(
             "SELECT id FROM deployments WHERE workspace = $1 AND package = $2 AND priority = $3 \
@@ -179,6 +184,16 @@ impl Change {
         .await
         .map_err(Error::database("add a deployment"))?;
         self.revise(workspace).await?;
+        let (all, selectors): (i64, i64) = sqlx::query_as(
+            "SELECT COUNT(*), COUNT(selector) FROM deployments WHERE workspace = $1 AND ended_ms IS NULL",
+        )
+        .bind(workspace)
+        .fetch_one(&mut *self.transaction)
+        .await
+        .map_err(Error::database("count deployments"))?;
+        if all > IN_FORCE || selectors > SELECTORS {
+            return Err(Refusal::TooManyDeployments);
+        }
         Ok(replaced)
     }
 

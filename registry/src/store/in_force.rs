@@ -76,6 +76,7 @@ pub struct Standing {
     /// What that was, as it was written.
     pub told_text: String,
     told: Vec<AssignedPackage>,
+    since: BTreeMap<PackageName, u64>,
     /// What is in force in its workspace.
     pub in_force: Arc<InForce>,
 }
@@ -116,6 +117,20 @@ impl Standing {
     /// What it was last told, by package.
     pub fn told(&self) -> &[AssignedPackage] {
         &self.told
+    }
+
+    /// The sequence since which it was told exactly this about a package; `None`: it was not.
+    pub fn since(&self, assigned: &AssignedPackage) -> Option<u64> {
+        self.told.iter().find(|told| *told == assigned)?;
+        // What an earlier version signed has no such number.
+        self.since.get(&assigned.package).copied().or(self.told_sequence)
+    }
+
+    /// The sequence that it must have accepted for what one decision assigns.
+    pub fn needs(&self, decision: &Decision<'_>) -> u64 {
+        let assigned = signed_form(self.chosen(decision).into_iter().collect());
+        let since = assigned.first().and_then(|assigned| self.since(assigned));
+        since.unwrap_or_else(|| self.told_sequence.map_or(1, |sequence| sequence.saturating_add(1)))
     }
 
     /// The sequence of what it shall run now, signed or not yet; 0: there never was anything to run.
@@ -285,24 +300,26 @@ impl OfferRow {
     }
 }
 
-/// What was last signed: sequence and assignments.
-type Told = (i64, String);
+/// What was last signed: sequence, assignments, and since when each is the same.
+type Told = (i64, String, String);
 
 fn standing(target: Target, told: Option<Told>, in_force: Arc<InForce>) -> Result<Standing, Error> {
-    let (told_sequence, told_text) = match told {
-        Some((sequence, text)) => (Some(from_column(sequence)?), text),
-        None => (None, String::new()),
+    let (told_sequence, told_text, since) = match told {
+        Some((sequence, text, since)) => {
+            (Some(from_column(sequence)?), text, from_json("sequence set", &since)?)
+        }
+        None => (None, String::new(), BTreeMap::new()),
     };
     // Empty: it was signed for an earlier target of this name, which is nothing to this one.
     let told = match told_text.as_str() {
         "" => Vec::new(),
         text => from_json("assignment list", text)?,
     };
-    Ok(Standing { target, told_sequence, told_text, told, in_force })
+    Ok(Standing { target, told_sequence, told_text, told, since, in_force })
 }
 
 async fn told(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Option<Told>, Error> {
-    sqlx::query_as("SELECT sequence, assignments FROM directed WHERE device = $1")
+    sqlx::query_as("SELECT sequence, assignments, since FROM directed WHERE device = $1")
         .bind(device.as_str())
         .fetch_optional(connection)
         .await
@@ -338,16 +355,18 @@ impl Store {
     /// How all targets of a workspace stand, by name.
     pub async fn standings(&self, workspace: &str) -> Result<Vec<Standing>, Error> {
         let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
-        let rows: Vec<(String, i64, String)> = sqlx::query_as(
-            "SELECT d.device, d.sequence, d.assignments FROM directed d \
+        let rows: Vec<(String, i64, String, String)> = sqlx::query_as(
+            "SELECT d.device, d.sequence, d.assignments, d.since FROM directed d \
              JOIN targets t ON t.name = d.device WHERE t.workspace = $1",
         )
         .bind(workspace)
         .fetch_all(&mut *connection)
         .await
         .map_err(Error::database("read what was signed for devices"))?;
-        let mut told: BTreeMap<String, Told> =
-            rows.into_iter().map(|(device, sequence, text)| (device, (sequence, text))).collect();
+        let mut told: BTreeMap<String, Told> = rows
+            .into_iter()
+            .map(|(device, sequence, text, since)| (device, (sequence, text, since)))
+            .collect();
         let targets = targets(&mut connection, workspace).await?;
         drop(connection);
         let in_force = self.in_force(workspace).await?;

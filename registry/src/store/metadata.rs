@@ -1,8 +1,10 @@
 //! Signed metadata, as it was signed. The files under `tuf/` are copies of these rows.
 
-use selvedge_package::DeviceId;
+use std::collections::BTreeMap;
 
-use super::{Change, Store, from_column, to_column};
+use selvedge_package::{DeviceId, PackageName};
+
+use super::{Change, Store, from_column, from_json, to_column, to_json};
 use crate::error::Error;
 
 /// Which repository a piece of metadata belongs to.
@@ -81,6 +83,8 @@ pub struct Directed {
     pub sequence: u64,
     /// JSON of the assignments.
     pub assignments: String,
+    /// For each package the sequence since which its assignment is the same.
+    pub since: BTreeMap<PackageName, u64>,
     /// The device's nonce that was echoed.
     pub nonce: Vec<u8>,
     /// The exact bytes of `<device>.json`.
@@ -122,6 +126,7 @@ impl Row {
 struct DirectedRow {
     sequence: i64,
     assignments: String,
+    since: String,
     nonce: String,
     body: String,
     signed_ms: i64,
@@ -188,7 +193,7 @@ impl Store {
     /// What was last signed for `device`.
     pub async fn directed(&self, device: &DeviceId) -> Result<Option<Directed>, Error> {
         let row: Option<DirectedRow> = sqlx::query_as(
-            "SELECT sequence, assignments, nonce, body, signed_ms, expires_ms FROM directed WHERE device = $1",
+            "SELECT sequence, assignments, since, nonce, body, signed_ms, expires_ms FROM directed WHERE device = $1",
         )
         .bind(device.as_str())
         .fetch_optional(&self.pool)
@@ -198,6 +203,7 @@ impl Store {
             Ok(Directed {
                 sequence: from_column(row.sequence)?,
                 assignments: row.assignments,
+                since: from_json("sequence set", &row.since)?,
                 nonce: hex::decode(&row.nonce)
                     .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
                 body: row.body,
@@ -263,10 +269,10 @@ impl Change {
     /// Keep what was signed for a device.
     pub async fn keep_directed(&mut self, device: &DeviceId, directed: &Directed) -> Result<(), Error> {
         sqlx::query(
-            "INSERT INTO directed (device, sequence, assignments, nonce, body, signed_ms, expires_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (device) DO UPDATE SET \
+            "INSERT INTO directed (device, sequence, assignments, nonce, body, signed_ms, expires_ms, since) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (device) DO UPDATE SET \
              sequence = excluded.sequence, assignments = excluded.assignments, nonce = excluded.nonce, \
-             body = excluded.body, signed_ms = excluded.signed_ms, expires_ms = excluded.expires_ms",
+             since = excluded.since, body = excluded.body, signed_ms = excluded.signed_ms, expires_ms = excluded.expires_ms",
         )
         .bind(device.as_str())
         .bind(to_column(directed.sequence)?)
@@ -275,6 +281,7 @@ impl Change {
         .bind(&directed.body)
         .bind(directed.signed_ms)
         .bind(directed.expires_ms)
+        .bind(to_json("sequence set", &directed.since)?)
         .execute(&mut *self.transaction)
         .await
         .map_err(Error::database("keep what was signed for a device"))?;

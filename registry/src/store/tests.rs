@@ -8,7 +8,7 @@ use selvedge_package::{DeviceId, Digest, Manifest, PackageName};
 use serde_json::json;
 use sqlx::migrate::Migrator;
 
-use super::deployments::Deployment;
+use super::deployments::{Deployment, SELECTORS};
 use super::packages::Package;
 use super::targets::Kind;
 use super::*;
@@ -164,6 +164,25 @@ async fn a_thousand_targets_and_a_hundred_deployments_are_three_queries() {
 }
 
 #[tokio::test]
+async fn deployments_in_force_are_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("db")).await.unwrap();
+    let a = package("a", 1);
+    let mut change = store.change().await.unwrap();
+    change.add_package(&a, &[]).await.unwrap();
+    for number in 0..SELECTORS {
+        let scope = Scope::Selector(format!("k = {number}").parse().unwrap());
+        change.add_deployment("default", &deployment(&number.to_string(), &a, scope)).await.unwrap();
+    }
+    // One that replaces another is none more.
+    let same = Scope::Selector("k = 1".parse().unwrap());
+    change.add_deployment("default", &deployment("again", &a, same)).await.unwrap();
+    let more = Scope::Selector("more".parse().unwrap());
+    let refused = change.add_deployment("default", &deployment("more", &a, more)).await;
+    assert!(matches!(refused, Err(Refusal::TooManyDeployments)));
+}
+
+#[tokio::test]
 async fn a_name_used_again_keeps_nothing_of_before() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("db")).await.unwrap();
@@ -177,6 +196,7 @@ async fn a_name_used_again_keeps_nothing_of_before() {
     let directed = metadata::Directed {
         sequence: 7,
         assignments: in_force::written(&assigned).unwrap(),
+        since: BTreeMap::new(),
         nonce: Vec::new(),
         body: String::new(),
         signed_ms: 1,

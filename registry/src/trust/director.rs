@@ -3,9 +3,11 @@
 //! The sequence grows with every change of the assignments and only then; the version of the
 //! metadata grows with every signature. Neither ever goes back, not even for a name used again.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use selvedge_package::DeviceId;
-use selvedge_package::trust::{DirectorAssignment, FORMAT};
+use selvedge_package::trust::{AssignedPackage, DirectorAssignment, FORMAT};
+use selvedge_package::{DeviceId, PackageName};
 use selvedge_signing::director::sign_device;
 use selvedge_signing::lifetimes::{DIRECTOR, expiry};
 use serde_json::json;
@@ -13,7 +15,7 @@ use serde_json::json;
 use super::{Trust, text, unsigned};
 use crate::error::Error;
 use crate::store::Store;
-use crate::store::in_force::{signed_form, written};
+use crate::store::in_force::{Standing, signed_form, written};
 use crate::store::metadata::{Directed, Repository, Role, Signed};
 
 /// Sign for `device` where that is due. The caller holds the signing lock.
@@ -31,7 +33,7 @@ pub(super) async fn direct(
     let before = store.directed(device).await?;
     let mut change = store.change().await?;
     let standing = change.standing(device).await?;
-    let assignments = signed_form(standing.map(|standing| standing.assigned()).unwrap_or_default());
+    let assignments = signed_form(standing.as_ref().map(Standing::assigned).unwrap_or_default());
     let written = written(&assignments)?;
     let same = before.as_ref().is_some_and(|before| before.assignments == written);
     if let Some(before) = &before
@@ -46,6 +48,7 @@ pub(super) async fn direct(
         Some(before) => before.sequence.saturating_add(1),
         None => 1,
     };
+    let since = since(&assignments, standing.as_ref(), sequence);
     let mine = Repository::Director(device.clone());
     let version =
         store.newest(&mine, Role::Timestamp).await?.map_or(1, |signed| signed.version.saturating_add(1));
@@ -78,6 +81,7 @@ pub(super) async fn direct(
     }
     let directed = Directed {
         sequence,
+        since,
         assignments: written,
         nonce: nonce.to_vec(),
         body: text(&what, signed.assignment)?,
@@ -94,6 +98,19 @@ pub(super) async fn direct(
         tracing::error!(%device, "its metadata files are not written: {}", error.chain());
     }
     Ok(true)
+}
+
+/// For each package the sequence since which it is assigned like this.
+fn since(
+    assignments: &[AssignedPackage],
+    standing: Option<&Standing>,
+    sequence: u64,
+) -> BTreeMap<PackageName, u64> {
+    let one = |assigned: &AssignedPackage| {
+        let before = standing.and_then(|standing| standing.since(assigned));
+        (assigned.package.clone(), before.unwrap_or(sequence))
+    };
+    assignments.iter().map(one).collect()
 }
 
 /// Whether what was signed is not what the device shall run, or not what it has accepted.

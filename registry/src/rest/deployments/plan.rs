@@ -22,6 +22,7 @@ pub struct Plan {
     id: String,
     package: PackageName,
     release: u64,
+    created_ms: i64,
     /// The targets that it may concern.
     standings: Vec<Standing>,
     /// The deployment that it replaces, where it is not in force yet.
@@ -38,6 +39,8 @@ pub struct Place<'a> {
     pub verdict: &'static str,
     /// A sentence.
     pub why: String,
+    /// The desired state that the target must have accepted for what it shall run of the package.
+    pub needs: u64,
 }
 
 impl Plan {
@@ -51,6 +54,7 @@ impl Plan {
             id: deployment.id.clone(),
             package: deployment.package.clone(),
             release: deployment.release,
+            created_ms: deployment.created_ms,
             standings,
             replaces: None,
             hints: Vec::new(),
@@ -61,7 +65,7 @@ impl Plan {
     pub async fn with(app: &App, workspace: &str, offer: Offer) -> Result<Self, Error> {
         let mut standings = concerned(app, workspace, &offer.scope).await?;
         let hints = hints(&offer.scope, &standings);
-        let (id, assigned) = (offer.id.clone(), offer.assigned.clone());
+        let (id, assigned, created_ms) = (offer.id.clone(), offer.assigned.clone(), offer.created_ms);
         let (in_force, replaced) = app.store.in_force(workspace).await?.with(offer);
         let in_force = Arc::new(in_force);
         for standing in &mut standings {
@@ -71,6 +75,7 @@ impl Plan {
             id,
             package: assigned.package,
             release: assigned.release,
+            created_ms,
             standings,
             replaces: replaced.map(|offer| offer.id.clone()),
             hints,
@@ -93,7 +98,7 @@ impl Plan {
         if let (Verdict::Blocked(_), Some(kept)) = (verdict, decision.kept) {
             why.push_str(&format!("; it keeps release {}", kept.release));
         }
-        Some(Place { standing, verdict: verdict.word(), why })
+        Some(Place { standing, verdict: verdict.word(), why, needs: standing.needs(decision) })
     }
 
     /// Names of the enrolled targets in the scope.
@@ -104,7 +109,14 @@ impl Plan {
 
     /// The targets in the scope as they are shown, and how many are how far.
     pub async fn shown(&self, app: &App, workspace: &str) -> Result<(Vec<Value>, Value), Error> {
-        let presences = app.presences.all(&app.store, workspace).await?;
+        let presences = match self.standings.as_slice() {
+            [one] => {
+                let name = &one.target.name;
+                let presence = app.presences.get(&app.store, name).await?;
+                presence.into_iter().map(|presence| (name.clone(), presence)).collect()
+            }
+            _ => app.presences.all(&app.store, workspace).await?,
+        };
         let now_ms = clock::now().as_millisecond();
         let mut counts: BTreeMap<&str, u64> = ["targets", "wins", "lost", "blocked"]
             .into_iter()
@@ -119,7 +131,8 @@ impl Plan {
             let progress = match place.verdict {
                 "wins" => {
                     let heard = target.reported.as_ref().filter(|_| target.public_key.is_some());
-                    Some(Progress::of(self.release, place.standing.sequence()?, heard, package))
+                    let newer = target.reported_ms.is_some_and(|reported| reported >= self.created_ms);
+                    Some(Progress::of(self.release, place.needs, newer, heard, package))
                 }
                 _ => None,
             };
