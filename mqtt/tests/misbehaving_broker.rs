@@ -77,6 +77,11 @@ async fn a_collision_and_then_a_lost_session_block_nothing() {
         ids.push(peer.published().await.1);
     }
     peer.puback(ids[2]).await;
+    // When the second of these has arrived, the client has tried to send on.
+    for marker in [b"first", b"other"] {
+        peer.publish("dn/marker", 0, 0, marker).await;
+        assert_eq!(message(&mut inbox).await.1, marker);
+    }
     drop(peer);
     disconnected(&mut inbox).await;
     let mut peer = broker.welcome(false, limits()).await;

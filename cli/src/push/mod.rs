@@ -14,6 +14,8 @@ mod reports;
 mod repository;
 mod ring;
 mod session;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -67,7 +69,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         digest: bundle.digest(),
         size: bundle.size(),
     };
-    let session = Session::new(session::Parts {
+    let parts = session::Parts {
         out: around.out,
         repository: &repository,
         ring: &ring,
@@ -80,8 +82,8 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         take_over: args.take_over,
         always: moved,
         deadline,
-    });
-    session.run(&args.broker).await
+    };
+    Session::run(parts, &args.broker).await
 }
 
 /// Makes an enrolment file.

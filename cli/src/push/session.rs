@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Incoming, Options};
+use selvedge_mqtt::{BrokerAddress, Client, Inbox, Incoming, Options, PublishError, Qos};
 use selvedge_package::Digest;
 use selvedge_package::trust::AssignedPackage;
 use selvedge_protocol::block::{Bucket, Rate};
@@ -48,6 +48,9 @@ const NONCE: usize = 64;
 const AGENT: usize = 64;
 const CAPABILITIES: usize = 32;
 
+/// Hands a payload for a topic to the broker; never waits.
+pub type Publish = Box<dyn Fn(String, Qos, Vec<u8>) -> Result<(), PublishError> + Send>;
+
 /// What a session is made of.
 pub struct Parts<'a> {
     pub out: Output,
@@ -67,10 +70,10 @@ pub struct Parts<'a> {
 
 /// One device, one broker.
 pub struct Session<'a> {
-    parts: Parts<'a>,
+    pub(super) parts: Parts<'a>,
     blocks: Blocks,
     step: Step,
-    handle: Option<Handle>,
+    publish: Publish,
     maximum_packet: u32,
     /// For envelopes, and to tell our own from another Director's.
     epoch: u64,
@@ -97,7 +100,7 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Ready to run.
-    pub fn new(parts: Parts<'a>) -> Self {
+    pub fn new(parts: Parts<'a>, publish: Publish) -> Self {
         let Goal { package, release, .. } = &parts.goal;
         let step =
             Step::begin(parts.out, &format!("pushing {package} r{release} to {}", parts.device.device));
@@ -105,7 +108,7 @@ impl<'a> Session<'a> {
         Self {
             blocks: Blocks::of(parts.layout, now),
             step,
-            handle: None,
+            publish,
             maximum_packet: LARGEST_BLOCK,
             epoch: rand::random::<u64>() >> 1,
             sequence: 0,
@@ -128,9 +131,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Talks until the device serves the package, or it is clear that it will not.
-    pub async fn run(mut self, broker: &BrokerAddress) -> Result<(), Failure> {
-        let device = &self.parts.device.device;
+    /// Connects, and talks until the device serves the package, or it is clear that it will not.
+    pub async fn run(parts: Parts<'a>, broker: &BrokerAddress) -> Result<(), Failure> {
+        let device = &parts.device.device;
         let name = format!("selvedge-push-{:08x}", rand::random::<u32>());
         let mut options = Options::new(broker.clone(), name);
         // `Want` shows whether somebody else directs the device too.
@@ -143,13 +146,15 @@ impl<'a> Session<'a> {
             what: "the MQTT client cannot be started",
             source: source.into(),
         })?;
-        self.handle = Some(handle.clone());
-        let ended = self.talk(&mut inbox, broker).await;
+        let publisher = handle.clone();
+        let mut session =
+            Self::new(parts, Box::new(move |topic, qos, payload| publisher.publish(topic, qos, payload)));
+        let ended = session.talk(&mut inbox, broker).await;
         // What waits is sent, within the two seconds that the client takes at most.
         handle.close();
         while inbox.recv().await.is_some() {}
         ended?;
-        self.tell_success();
+        session.tell_success();
         Ok(())
     }
 
@@ -185,7 +190,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn incoming(&mut self, incoming: Incoming) -> Result<(), Failure> {
+    pub(super) fn incoming(&mut self, incoming: Incoming) -> Result<(), Failure> {
         match incoming {
             Incoming::Connected { maximum_packet, .. } => {
                 self.maximum_packet = maximum_packet;
@@ -345,9 +350,8 @@ impl<'a> Session<'a> {
         let now = self.now();
         let topic = Topic::new(self.parts.device.device.clone(), Kind::Block).to_string();
         for frame in self.blocks.answer(need, known, now)? {
-            let Some(handle) = &self.handle else { break };
             // A full queue loses the rest: the device's bitmap asks for it again.
-            if handle.publish(&topic, Kind::Block.qos(), frame).is_err() {
+            if (self.publish)(topic.clone(), Kind::Block.qos(), frame).is_err() {
                 break;
             }
         }
@@ -400,7 +404,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether the device serves what was pushed; an error where it will not.
-    fn judge(&mut self, now: Duration) -> Result<bool, Failure> {
+    pub(super) fn judge(&mut self, now: Duration) -> Result<bool, Failure> {
         if self.told_at.is_none() {
             self.show("waiting for the broker", 0);
             return Ok(false);
@@ -538,8 +542,7 @@ impl<'a> Session<'a> {
         };
         let topic = Topic::new(self.parts.device.device.clone(), kind).to_string();
         let published = envelope.encode().map_err(|error| error.to_string()).and_then(|payload| {
-            let Some(handle) = &self.handle else { return Ok(()) };
-            handle.publish(&topic, kind.qos(), payload).map_err(|error| error.to_string())
+            (self.publish)(topic, kind.qos(), payload).map_err(|error| error.to_string())
         });
         if let Err(why) = published {
             self.note(&format!("a message was not sent: {why}"));
