@@ -61,11 +61,10 @@ impl Cache {
             && found.len() <= LARGEST
             && found.uid() == rustix::process::geteuid().as_raw()
             && found.permissions().mode() & 0o022 == 0;
-        let compiled = ours.then(|| std::fs::read(&path).ok()).flatten().and_then(|content| {
+        let component = ours.then(|| std::fs::read(&path).ok()).flatten().and_then(|content| {
             let (digest, code) = content.split_at_checked(HEADER)?;
-            (Sha256::digest(code).as_slice() == digest).then(|| code.to_vec())
+            (Sha256::digest(code).as_slice() == digest).then(|| load(engine, code)).flatten()
         });
-        let component = compiled.and_then(|code| load(engine, &code));
         if component.is_none() {
             tracing::warn!(path = %path.display(), "a compiled module was damaged and is made again");
             let _ = std::fs::remove_file(&path);

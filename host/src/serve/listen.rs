@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 /// The first inherited descriptor.
 const FIRST: RawFd = 3;
 
+/// Clients that the system lets wait for being accepted; it may have a lower limit of its own. Past it
+/// it drops what they send, and they try again after whole seconds.
+const BACKLOG: i32 = 1024;
+
 /// Most descriptors that are looked through.
 const MOST: usize = 64;
 
@@ -132,6 +136,9 @@ pub fn listeners(
         (None, Some(path)) => bind_unix(path)?,
         (None, None) => return Err(ListenError::NoControl),
     };
+    // Both listen already, inherited or not: this sets how many may wait.
+    rustix::net::listen(&http, BACKLOG)
+        .map_err(|source| ListenError::Tcp { address: listen, source: source.into() })?;
     Ok(Listeners { http, control })
 }
 

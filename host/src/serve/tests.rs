@@ -229,8 +229,8 @@ async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
         request["parameters"] = json!({"timeout": timeout});
         tokio::spawn(async move { post(&router, "/v2/models/m/infer", request).await.0.as_u16() })
     };
-    // One runs, 32 wait, and what comes beside them finds no place.
-    let requests: Vec<_> = (0..40).map(|_| ask(50_000_000)).collect();
+    // One runs, 128 wait, and what comes beside them finds no place.
+    let requests: Vec<_> = (0..136).map(|_| ask(50_000_000)).collect();
     let mut found = Vec::new();
     for request in requests {
         found.push(request);
@@ -244,7 +244,7 @@ async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
         codes.push(request.await.unwrap());
     }
     codes.sort_unstable();
-    assert_eq!((&codes[..33], &codes[33..]), (&[200; 33][..], &[429; 7][..]));
+    assert_eq!((&codes[..129], &codes[129..]), (&[200; 129][..], &[429; 7][..]));
     permits.forget_permits(1);
     let first = ask(50_000_000);
     while permits.available_permits() > 0 {

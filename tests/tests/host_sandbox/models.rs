@@ -60,24 +60,26 @@ fn several_inputs_are_given_by_name() {
     assert_eq!(floats(&ask(&loaded, inputs).unwrap()[0].tensor), [11.0, 22.0]);
 }
 
+/// Element types of fixed size: the protocol's name, ours, and ONNX's.
+pub const TYPES: [(&str, Datatype, Element); 13] = [
+    ("BOOL", Datatype::Bool, Element::Bool),
+    ("UINT8", Datatype::Uint8, Element::Uint8),
+    ("UINT16", Datatype::Uint16, Element::Uint16),
+    ("UINT32", Datatype::Uint32, Element::Uint32),
+    ("UINT64", Datatype::Uint64, Element::Uint64),
+    ("INT8", Datatype::Int8, Element::Int8),
+    ("INT16", Datatype::Int16, Element::Int16),
+    ("INT32", Datatype::Int32, Element::Int32),
+    ("INT64", Datatype::Int64, Element::Int64),
+    ("FP16", Datatype::Fp16, Element::Float16),
+    ("BF16", Datatype::Bf16, Element::Bfloat16),
+    ("FP32", Datatype::Fp32, Element::Float),
+    ("FP64", Datatype::Fp64, Element::Double),
+];
+
 #[test]
 fn every_element_type_and_empty_and_scalar_shapes_come_back_unchanged() {
-    let kinds = [
-        ("BOOL", Datatype::Bool, Element::Bool),
-        ("UINT8", Datatype::Uint8, Element::Uint8),
-        ("UINT16", Datatype::Uint16, Element::Uint16),
-        ("UINT32", Datatype::Uint32, Element::Uint32),
-        ("UINT64", Datatype::Uint64, Element::Uint64),
-        ("INT8", Datatype::Int8, Element::Int8),
-        ("INT16", Datatype::Int16, Element::Int16),
-        ("INT32", Datatype::Int32, Element::Int32),
-        ("INT64", Datatype::Int64, Element::Int64),
-        ("FP16", Datatype::Fp16, Element::Float16),
-        ("BF16", Datatype::Bf16, Element::Bfloat16),
-        ("FP32", Datatype::Fp32, Element::Float),
-        ("FP64", Datatype::Fp64, Element::Double),
-    ];
-    for (name, datatype, element) in kinds {
+    for (name, datatype, element) in TYPES {
         let size = datatype.size().unwrap();
         for (shape, extents) in [
             (&[2_u64, 3][..], &[Extent::Named("A"), Extent::Named("B")][..]),

@@ -7,10 +7,11 @@ use selvedge_control::{ProbeResult, Reason};
 use selvedge_host::cases;
 use selvedge_host::probe::{self, Target};
 use selvedge_host::serve::predictor::Predictor;
-use selvedge_tests::onnx_writer;
+use selvedge_tests::onnx_writer::{self, Element, Extent};
 use serde_json::{Value, json};
 
 use crate::fixture::{Package, executor, hostile, options};
+use crate::models::TYPES;
 
 fn probe_model(files: &[(&str, &[u8])]) -> ProbeResult {
     let place = tempfile::tempdir().unwrap();
@@ -27,13 +28,18 @@ fn probe_package(path: &Path) -> ProbeResult {
 #[test]
 fn a_bare_model_becomes_a_package_that_passes_its_recorded_case() {
     let (external, data) = onnx_writer::two_layers_external("model.onnx.data");
-    let models = [
+    let mut models = vec![
         ("identity", onnx_writer::identity(), None),
         ("add", onnx_writer::add(), None),
         ("layers", onnx_writer::two_layers(), None),
         ("external", external, Some(data)),
         ("shape", onnx_writer::shape(4), None),
     ];
+    for (name, _, element) in TYPES {
+        models.push((name, onnx_writer::identity_of(element, &[]), None));
+        models.push((name, onnx_writer::identity_of(element, &[2.into(), Extent::Named("A")]), None));
+    }
+    models.push(("BYTES", onnx_writer::identity_of(Element::String, &[3.into()]), None));
     for (name, model, data) in models {
         let mut files = vec![("model.onnx", &model[..])];
         files.extend(data.iter().map(|data| ("model.onnx.data", &data[..])));
