@@ -33,6 +33,8 @@ struct Host {
     /// Settings of the last load, and of what is served.
     loaded: BTreeMap<String, String>,
     served: BTreeMap<String, String>,
+    /// Whether what it replaces is there for a while.
+    drains: bool,
     /// What the next loads are answered, where it is not a success.
     refusals: Vec<Value>,
 }
@@ -77,7 +79,10 @@ impl Host {
                 } else {
                     let staged = |p: &PackageStatus| p.package == package && p.state == PackageState::Staged;
                     if self.packages.iter().any(staged) {
-                        self.packages.retain(|p| p.package.name != package.name || staged(p));
+                        self.packages.retain(|p| self.drains || p.package.name != package.name || staged(p));
+                        for p in self.packages.iter_mut().filter(|p| p.package != package) {
+                            p.state = PackageState::Draining;
+                        }
                         self.served.clone_from(&self.loaded);
                     }
                     for p in self.packages.iter_mut().filter(|p| p.package == package) {
@@ -405,6 +410,28 @@ async fn a_probe_killed_for_want_of_memory_has_it_to_itself_the_second_time() {
     let third = package(&bench.store, 3, json!({}));
     bench.desire(3, &[&third]);
     bench.until("failure", |b| b.slot().failure.is_some_and(|failure| failure.release == 3)).await;
+    assert!(bench.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_release_that_drains_is_shown_until_it_is_gone() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    bench.host.lock().unwrap().drains = true;
+    for release in [1, 2] {
+        let built = package(&bench.store, release, json!({}));
+        bench.desire(release, &[&built]);
+        bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == release)).await;
+    }
+    let draining = |b: &Bench| {
+        let packages = &b.activation.host().unwrap().packages;
+        packages.iter().any(|package| package.state == PackageState::Draining)
+    };
+    assert!(draining(&bench));
+    assert_eq!(bench.asked(), ["ready", "load p", "activate p", "load p", "activate p"], "it is left alone");
+    bench.host.lock().unwrap().packages.retain(|p| p.state != PackageState::Draining);
+    bench.activation.noticed().unwrap();
+    bench.until("a look", |b| !draining(b)).await;
     assert!(bench.asked().is_empty());
 }
 

@@ -323,6 +323,12 @@ impl Activation {
         self.pursue()
     }
 
+    /// The host has said that something has changed by itself: it is asked what it has.
+    pub fn noticed(&mut self) -> Result<(), StoreError> {
+        self.rests.forget(&Rest::Drain);
+        self.pursue()
+    }
+
     /// The host is gone. Suspect are those that it named, and, where it broke by itself, the one
     /// that it was loading or the only one that it ran.
     pub fn host_down(&mut self, named: &[PackageRef], crashed: bool) -> Result<(), StoreError> {

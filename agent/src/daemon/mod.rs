@@ -402,9 +402,12 @@ impl Daemon {
                 self.activation.host_up(status)?;
                 self.report_facts()
             }
+            HostEvent::Noticed(event) if event.fatal => {
+                self.reporter.event("host-fatal", Some(&event.package.name), event.what)
+            }
             HostEvent::Noticed(event) => {
-                let kind = if event.fatal { "host-fatal" } else { "host-event" };
-                self.reporter.event(kind, Some(&event.package.name), event.what)
+                tracing::debug!(package = %event.package.name, what = %event.what, "the host says");
+                self.activation.noticed()
             }
             HostEvent::Down { what, named, crashed } => {
                 let why = format!("the host ended: {what}");
