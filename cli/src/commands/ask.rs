@@ -32,8 +32,8 @@ const SHOWN: usize = 16;
   selvedge ask file-type --target edge-1 --via mqtt --file report.pdf --timeout 5
 
 With --via mqtt the registry passes the request on through the broker: the device needs no address
-that can be reached from here, and request and answer must each fit one message (the broker's largest
-packet, usually 64 KiB to 1 MiB).")]
+that can be reached from here, and request and answer must each fit one message (127 KiB, or the
+broker's largest packet where that is smaller).")]
 pub struct Args {
     /// The model: NAME, NAME@1.0.0 or NAME@r3
     #[arg(value_name = "MODEL")]

@@ -14,6 +14,9 @@ use crate::keyring::failed;
 
 /// Make and show keys.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Examples:
+  selvedge keys init keys
+  selvedge keys show keys")]
 pub enum Command {
     /// Make the keys and roots of a new registry; existing ones are never touched
     Init {

@@ -20,6 +20,10 @@ use crate::progress::{Bytes, Step};
 
 /// Make a package.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge package model.onnx                        (a bare model; NAME-VERSION-rN.pkg is made here)
+  selvedge package model.onnx --version 1.1.0 --release 2 --out model.pkg
+  selvedge package examples/01-file-type             (a directory with selvedge.toml)")]
 pub struct Args {
     /// An ONNX file, or a directory with selvedge.toml
     #[arg(value_name = "PATH")]

@@ -9,6 +9,9 @@ use crate::reference::{Reference, Which};
 
 /// List what is released.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge packages
+  selvedge packages file-type")]
 pub struct Args {
     /// Only the releases of this package
     pub name: Option<PackageName>,

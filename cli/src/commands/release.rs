@@ -25,6 +25,8 @@ use crate::progress::Bytes;
 
 /// Sign a package and send it to the registry.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge release model.pkg --keys keys             (`selvedge keys init keys` made them)")]
 pub struct Args {
     /// A package that `selvedge package` made
     #[arg(value_name = "PACKAGE")]

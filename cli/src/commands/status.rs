@@ -16,6 +16,9 @@ use crate::watch::{Wish, wait};
 
 /// Show what runs where.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge status
+  selvedge status edge-1 --wait-for file-type@r2 --timeout 60")]
 pub struct Args {
     /// Only this target
     pub name: Option<DeviceId>,

@@ -15,6 +15,11 @@ use crate::supervisor::record::write_atomically;
 
 /// Enrol, label and remove targets.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "Examples:
+  selvedge target enrol edge-1 --out edge-1.json --label site=oslo
+  selvedge target enrol edge-1 --offline --keys keys --broker mqtt://127.0.0.1:1883 --out edge-1.json
+  selvedge target label edge-1 site=bergen canary-
+  selvedge target rm edge-1")]
 pub enum Command {
     /// Make a target, and the file with which a device becomes it
     Enrol {

@@ -9,6 +9,10 @@ use crate::rows::Target;
 
 /// List targets, or show one.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge targets
+  selvedge targets edge-1                            (with facts, what it shall run and runs, events)
+  selvedge targets --json | jq -r '.items[] | select(.online | not) | .name'")]
 pub struct Args {
     /// The target to show with facts, desired and reported state, and events
     pub name: Option<DeviceId>,

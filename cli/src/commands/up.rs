@@ -27,6 +27,9 @@ use crate::supervisor::stack::{self, Stack};
 
 /// Start everything on this machine.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  selvedge up                                        (ports of the last start, or any free ones)
+  selvedge up --http-port 8080 --name bench --data /tmp/bench")]
 pub struct Args {
     /// Directory of the keys [default: that of the last start, else `keys` in the data directory, made
     /// where it is missing]

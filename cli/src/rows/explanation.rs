@@ -118,7 +118,7 @@ impl Verdict {
     /// For people.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Wins => "runs",
+            Self::Wins => "wins",
             Self::Lost => "lost",
             Self::Blocked => "blocked",
             Self::NoMatch => "no match",

@@ -2,6 +2,9 @@
 
 use std::process::{Command, Stdio};
 
+use clap::CommandFactory as _;
+use selvedge_cli::commands::Cli;
+
 use crate::mock::{Mock, check};
 
 #[test]
@@ -24,19 +27,8 @@ fn every_shell_gets_completions() {
 #[test]
 fn help_has_examples() {
     let mock = Mock::start();
-    for command in [
-        "deploy",
-        "undeploy",
-        "rollback",
-        "deployments",
-        "watch",
-        "explain",
-        "facts",
-        "logs",
-        "ask",
-        "push",
-        "completions",
-    ] {
+    let commands = Cli::command();
+    for command in commands.get_subcommands().map(clap::Command::get_name) {
         mock.check(&[command, "-h"], 0, &["Examples:", &format!("selvedge {command}")]);
     }
 }

@@ -1,7 +1,8 @@
 //! `selvedge watch`: lines, JSON, the end, a registry that goes away, Ctrl-C, a closed pipe.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -161,4 +162,46 @@ fn a_limit_ends_it_with_its_code() {
     let mut mock = mock;
     mock.stop();
     mock.check(&["watch"], 6, &["does not answer"]);
+}
+
+/// Standard output and standard error on a terminal (that of `script`), with the exit code.
+fn on_a_terminal(mock: &Mock, line: &str, environment: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = mock.selvedge(&[]);
+    let variables: Vec<(OsString, OsString)> =
+        command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+    command = Command::new("script");
+    let program = env!("CARGO_BIN_EXE_selvedge");
+    command.args(["-qec", &format!("{program} {line}"), "/dev/null"]).env_clear().envs(variables);
+    command.env("SHELL", "/bin/sh").envs(environment.iter().copied()).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn on_a_terminal_there_are_bars_and_colour_for_who_wants_it() {
+    let begin = || {
+        mock(&[
+            &[place("edge-1", "fetching", 500), place("edge-2", "waiting", 0)],
+            &[place("edge-1", "serving", 0), place("edge-2", "failed", 0)],
+        ])
+    };
+    let (code, said) = on_a_terminal(&begin(), "watch", &[("TERM", "xterm")]);
+    assert_eq!(code, Some(4), "{said:?}");
+    for text in [
+        "[==========>         ]  50 %  fetching",
+        "\u{1b}[3A",
+        "\u{1b}[32mserving\u{1b}[0m",
+        "\u{1b}[31merror:",
+    ] {
+        assert!(said.contains(text), "`{text}` is not in {said:?}");
+    }
+    let (_, said) = on_a_terminal(&begin(), "watch", &[("TERM", "xterm"), ("NO_COLOR", "1")]);
+    assert!(
+        said.contains("50 %") && !said.contains("\u{1b}[32m") && !said.contains("\u{1b}[31m"),
+        "{said:?}"
+    );
+    for (line, term) in [("watch", "dumb"), ("watch | cat", "xterm"), ("watch --json", "xterm")] {
+        let (_, said) = on_a_terminal(&begin(), line, &[("TERM", term), ("NO_COLOR", "1")]);
+        assert!(said.contains("edge-1") && !said.contains('\u{1b}'), "{line}, {term}: {said:?}");
+    }
 }
