@@ -122,8 +122,10 @@ fn durable(dir: &Path, payload: &[u8]) {
     assert_eq!(image.timestamp.unwrap().as_bytes(), bundle.image.timestamp);
 }
 
+type Messages = Vec<(Kind, Vec<u8>)>;
+
 #[derive(Default)]
-struct Published(Arc<Mutex<Vec<(Kind, Vec<u8>)>>>);
+struct Published(Arc<Mutex<Messages>>);
 
 impl Published {
     fn take(&self, kind: Kind) -> Vec<Vec<u8>> {
