@@ -36,7 +36,8 @@ fn labels_and_facts_decide_what_runs() {
     let explained = stack.selvedge().json(&["explain", DEVICE]);
     let package = package(&explained, "model");
     assert_eq!(package["assigned"]["release"], 2, "{explained}");
-    let verdicts: Vec<&str> = array(&package["deployments"]).map(|row| row["verdict"].as_str().unwrap()).collect();
+    let verdicts: Vec<&str> =
+        array(&package["deployments"]).map(|row| row["verdict"].as_str().unwrap()).collect();
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == "wins").count(), 1, "{explained}");
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == "lost").count(), 2, "{explained}");
     let text = selvedge(&["explain", DEVICE]);

@@ -62,9 +62,10 @@ fn each_is_its_own() {
     for name in ["second", "file-type"] {
         assert_eq!(stack.get(&format!("/v2/models/{name}/ready")).unwrap().0, 200, "{name}");
     }
-    wait::until("its files to go", || match std::fs::read_dir(stack.dir.path().join("agent/packages")) {
-        Ok(folders) if folders.count() == 2 => Ok(()),
-        other => Err(format!("{other:?}")),
+    let packages = stack.dir.path().join("agent/packages");
+    wait::until("its files to go", || match std::fs::read_dir(&packages).map(Iterator::count) {
+        Ok(2) => Ok(()),
+        other => Err(other),
     });
     deploy(&stack, "first", 1);
     stack.wait_committed("first", 1);
