@@ -11,6 +11,7 @@ use pushing::Pushing;
 use selvedge_tests::broker::Broker;
 use selvedge_tests::command::Selvedge;
 use selvedge_tests::packages::{deploy, identity, keys, package};
+use selvedge_tests::process::Process;
 use selvedge_tests::stack::{DEVICE, Stack};
 use selvedge_tests::{versions, wait};
 
@@ -40,6 +41,27 @@ fn a_push_that_is_killed_goes_on_and_two_do_not_fork() {
     assert_eq!((&pushed["sequence"], &killed["sequence"]), (&1.into(), &1.into()));
     let version = |memory: &serde_json::Value| memory["version"].as_u64().unwrap();
     assert!(version(&pushing.memory(DEVICE)) >= version(&killed));
+    assert_eq!(pushing.post("/v2/models/identity/infer", INPUT).unwrap().0, 200);
+}
+
+#[test]
+fn broker_and_agent_die_in_the_middle_and_the_push_goes_on() {
+    let mut pushing = Pushing::start(Broker::Mosquitto(""));
+    let package = pushing.package("identity", 20_000_000, "1.0.0", 1);
+    pushing.start_agent();
+    let mut push = pushing.push_started(&package, &[]);
+    let under_way = |push: &Process| {
+        wait::until("the transfer to be under way", || match push.log() {
+            log if log.contains("fetching") => Ok(()),
+            log => Err(log),
+        });
+    };
+    under_way(&push);
+    pushing.restart_broker();
+    pushing.agent.as_mut().unwrap().kill();
+    pushing.start_agent();
+    wait::until("the push to end", || if push.runs() { Err(push.log()) } else { Ok(()) });
+    assert!(push.log().contains("edge-1 serves identity 1.0.0 (r1)"), "{}", push.log());
     assert_eq!(pushing.post("/v2/models/identity/infer", INPUT).unwrap().0, 200);
 }
 
@@ -111,6 +133,8 @@ fn what_cannot_be_is_told_at_once() {
         DEVICE,
         "--broker",
         "mqtt://127.0.0.1:1",
+        "--timeout",
+        "2",
     ]);
     assert_eq!(nobody.0, 6, "{}", nobody.1);
 }

@@ -21,20 +21,28 @@ pub struct Pushing {
     pub broker: Process,
     pub agent: Option<Process>,
     pub address: String,
+    kind: Broker,
     inference: String,
 }
 
 impl Pushing {
     /// Keys, a broker, and the enrolment of [`DEVICE`], made offline.
-    pub fn start(broker: Broker) -> Self {
+    pub fn start(kind: Broker) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = free_address();
-        let broker = broker.start(&address, dir.path());
+        let broker = kind.start(&address, dir.path());
         wait::until("the broker to listen", || TcpStream::connect(&address));
-        let pushing = Self { dir, broker, agent: None, address, inference: free_address() };
+        let pushing = Self { dir, broker, agent: None, address, kind, inference: free_address() };
         pushing.selvedge().run(&["keys", "init", &pushing.path("keys")]);
         pushing.enrol(DEVICE, "enrolment.json");
         pushing
+    }
+
+    /// Kills the broker and starts it again where it was.
+    pub fn restart_broker(&mut self) {
+        self.broker.kill();
+        self.broker = self.kind.start(&self.address, self.dir.path());
+        wait::until("the broker to listen", || TcpStream::connect(&self.address));
     }
 
     pub fn path(&self, name: &str) -> String {
