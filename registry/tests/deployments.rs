@@ -386,6 +386,15 @@ async fn rollback_goes_down_to_the_floor() {
         "{package}"
     );
     assert_eq!(registry.target("edge-1").await["desired"][0]["release"], 2);
+    let database = format!("sqlite://{}", registry.path("registry/registry.sqlite").display());
+    let database = sqlx::SqlitePool::connect(&database).await.unwrap();
+    let actions: Vec<(String,)> =
+        sqlx::query_as("SELECT action FROM audit WHERE action IN ('deploy', 'rollback') ORDER BY number")
+            .fetch_all(&database)
+            .await
+            .unwrap();
+    assert_eq!(actions, ["deploy", "rollback", "deploy"].map(|action| (action.to_owned(),)));
+    database.close().await;
     // Forward again.
     deploy(&registry, json!({"package": "file-type", "release": 3, "selector": "name", "priority": 4})).await;
     edge.shall_run(&[("file-type", 3)]).await;

@@ -180,6 +180,7 @@ fn shown(standing: &Standing, presence: Option<&Presence>, refused_ms: Option<i6
     let now_ms = clock::now().as_millisecond();
     let target = &standing.target;
     let desired = standing.assigned();
+    let sequence = standing.sequence_of(desired.clone())?;
     let refused = refused_ms.is_some_and(|ms| health::enrolment_refused(ms, target.reported_ms, now_ms));
     let online = presence.is_some_and(|presence| presence.online(now_ms));
     let health = if refused { Health::EnrolmentRefused } else { health(target, presence, online, &desired) };
@@ -190,7 +191,7 @@ fn shown(standing: &Standing, presence: Option<&Presence>, refused_ms: Option<i6
         "labels": target.labels,
         "facts": target.facts,
         "desired": desired.iter().map(shown_assigned).collect::<Vec<_>>(),
-        "desired_sequence": standing.sequence()?,
+        "desired_sequence": sequence,
         "reported": target.reported,
         "reported_at": target.reported_ms.and_then(clock::text),
         "last_heard": presence.and_then(|presence| clock::text(presence.last_heard_ms)),

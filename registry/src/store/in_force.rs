@@ -1,7 +1,7 @@
 //! What is in force in a workspace, and how each target stands to it.
 //!
 //! Deployments and releases of a workspace are read once for each of its revisions and kept; a target
-//! costs two short queries then, and all targets together cost two as well.
+//! costs one short query then, and all targets together cost one as well.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use selvedge_package::{DeviceId, Manifest, PackageName};
 use sqlx::SqliteConnection;
 
 use super::deployments::scope;
-use super::targets::{Target, target, targets};
+use super::targets::{self, Target};
 use super::{Change, Store, from_column, from_json, from_text, to_json};
 use crate::error::Error;
 use crate::resolve::{Assigned, Decision, Offer, Offers, Resolution, Subject, resolve};
@@ -135,7 +135,12 @@ impl Standing {
 
     /// The sequence of what it shall run now, signed or not yet; 0: there never was anything to run.
     pub fn sequence(&self) -> Result<u64, Error> {
-        let assigned = signed_form(self.assigned());
+        self.sequence_of(self.assigned())
+    }
+
+    /// The same, where `assigned` is known to be what it shall run.
+    pub fn sequence_of(&self, assigned: Vec<Assigned>) -> Result<u64, Error> {
+        let assigned = signed_form(assigned);
         Ok(match self.told_sequence {
             None if assigned.is_empty() => 0,
             None => 1,
@@ -300,30 +305,64 @@ impl OfferRow {
     }
 }
 
-/// What was last signed: sequence, assignments, and since when each is the same.
-type Told = (i64, String, String);
-
-fn standing(target: Target, told: Option<Told>, in_force: Arc<InForce>) -> Result<Standing, Error> {
-    let (told_sequence, told_text, since) = match told {
-        Some((sequence, text, since)) => {
-            (Some(from_column(sequence)?), text, from_json("sequence set", &since)?)
-        }
-        None => (None, String::new(), BTreeMap::new()),
-    };
-    // Empty: it was signed for an earlier target of this name, which is nothing to this one.
-    let told = match told_text.as_str() {
-        "" => Vec::new(),
-        text => from_json("assignment list", text)?,
-    };
-    Ok(Standing { target, told_sequence, told_text, told, since, in_force })
+/// A target with what was last signed for it, and the revision of its workspace: one reading.
+#[derive(sqlx::FromRow)]
+struct StandingRow {
+    #[sqlx(flatten)]
+    target: targets::Row,
+    revision: i64,
+    sequence: Option<i64>,
+    assignments: Option<String>,
+    since: Option<String>,
 }
 
-async fn told(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Option<Told>, Error> {
-    sqlx::query_as("SELECT sequence, assignments, since FROM directed WHERE device = $1")
-        .bind(device.as_str())
-        .fetch_optional(connection)
-        .await
-        .map_err(Error::database("read what was signed for a device"))
+impl StandingRow {
+    fn standing(self, in_force: Arc<InForce>) -> Result<Standing, Error> {
+        let told_text = self.assignments.unwrap_or_default();
+        Ok(Standing {
+            target: self.target.target()?,
+            told_sequence: self.sequence.map(from_column).transpose()?,
+            // Empty: it was signed for an earlier target of this name, which is nothing to this one.
+            told: match told_text.as_str() {
+                "" => Vec::new(),
+                text => from_json("assignment list", text)?,
+            },
+            told_text,
+            since: match &self.since {
+                Some(text) => from_json("sequence set", text)?,
+                None => BTreeMap::new(),
+            },
+            in_force,
+        })
+    }
+}
+
+async fn one(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Option<StandingRow>, Error> {
+    sqlx::query_as(
+        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.public_key, \
+         t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
+         w.revision, d.sequence, d.assignments, d.since FROM targets t \
+         JOIN workspaces w ON w.name = t.workspace LEFT JOIN directed d ON d.device = t.name \
+         WHERE t.name = $1",
+    )
+    .bind(device.as_str())
+    .fetch_optional(connection)
+    .await
+    .map_err(Error::database("read how a target stands"))
+}
+
+async fn all(connection: &mut SqliteConnection, workspace: &str) -> Result<Vec<StandingRow>, Error> {
+    sqlx::query_as(
+        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.public_key, \
+         t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
+         w.revision, d.sequence, d.assignments, d.since FROM targets t \
+         JOIN workspaces w ON w.name = t.workspace LEFT JOIN directed d ON d.device = t.name \
+         WHERE t.workspace = $1 ORDER BY t.name",
+    )
+    .bind(workspace)
+    .fetch_all(connection)
+    .await
+    .map_err(Error::database("read how targets stand"))
 }
 
 impl Store {
@@ -331,69 +370,60 @@ impl Store {
     pub async fn in_force(&self, workspace: &str) -> Result<Arc<InForce>, Error> {
         let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
         let now = revision(&mut connection, workspace).await?;
-        if let Some(in_force) = self.cache.get(workspace, now) {
+        self.in_force_at(&mut connection, workspace, now).await
+    }
+
+    /// What is in force at a revision that was just read, or at a newer one.
+    async fn in_force_at(
+        &self,
+        connection: &mut SqliteConnection,
+        workspace: &str,
+        revision: i64,
+    ) -> Result<Arc<InForce>, Error> {
+        if let Some(in_force) = self.cache.get(workspace, revision) {
             return Ok(in_force);
         }
-        let in_force = Arc::new(read(&mut connection, workspace).await?);
+        let in_force = Arc::new(read(connection, workspace).await?);
         self.cache.set(workspace, &in_force);
         Ok(in_force)
     }
 
     /// How one target stands, in whatever workspace; `None`: there is none.
     pub async fn standing(&self, device: &DeviceId) -> Result<Option<Standing>, Error> {
-        // In this order: what is signed between two of the reads is then counted once.
         let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
-        let told = told(&mut connection, device).await?;
-        let Some(target) = target(&mut connection, device).await? else {
+        let Some(row) = one(&mut connection, device).await? else {
             return Ok(None);
         };
-        drop(connection);
-        let in_force = self.in_force(&target.workspace).await?;
-        standing(target, told, in_force).map(Some)
+        let in_force = self.in_force_at(&mut connection, &row.target.workspace, row.revision).await?;
+        row.standing(in_force).map(Some)
     }
 
     /// How all targets of a workspace stand, by name.
     pub async fn standings(&self, workspace: &str) -> Result<Vec<Standing>, Error> {
         let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
-        let rows: Vec<(String, i64, String, String)> = sqlx::query_as(
-            "SELECT d.device, d.sequence, d.assignments, d.since FROM directed d \
-             JOIN targets t ON t.name = d.device WHERE t.workspace = $1",
-        )
-        .bind(workspace)
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(Error::database("read what was signed for devices"))?;
-        let mut told: BTreeMap<String, Told> = rows
-            .into_iter()
-            .map(|(device, sequence, text, since)| (device, (sequence, text, since)))
-            .collect();
-        let targets = targets(&mut connection, workspace).await?;
+        let rows = all(&mut connection, workspace).await?;
+        let Some(first) = rows.first() else {
+            return Ok(Vec::new());
+        };
+        let in_force = self.in_force_at(&mut connection, workspace, first.revision).await?;
         drop(connection);
-        let in_force = self.in_force(workspace).await?;
-        targets
-            .into_iter()
-            .map(|target| {
-                let told = told.remove(target.name.as_str());
-                standing(target, told, Arc::clone(&in_force))
-            })
-            .collect()
+        rows.into_iter().map(|row| row.standing(Arc::clone(&in_force))).collect()
     }
 }
 
 impl Change {
     /// How one target stands, with what this change has done so far.
     pub async fn standing(&mut self, device: &DeviceId) -> Result<Option<Standing>, Error> {
-        let told = told(&mut self.transaction, device).await?;
-        let Some(target) = target(&mut self.transaction, device).await? else {
+        let Some(row) = one(&mut self.transaction, device).await? else {
             return Ok(None);
         };
-        let now = revision(&mut self.transaction, &target.workspace).await?;
         // What this change has written is kept for nobody else: it may come to nothing.
-        let in_force = match self.cache.get(&target.workspace, now) {
+        let workspace = &row.target.workspace;
+        let in_force = match self.cache.get(workspace, row.revision) {
             Some(in_force) => in_force,
-            None => Arc::new(read(&mut self.transaction, &target.workspace).await?),
+            None => Arc::new(read(&mut self.transaction, workspace).await?),
         };
-        standing(target, told, in_force).map(Some)
+        row.standing(in_force).map(Some)
     }
 
     /// Let everybody read anew what is in force in a workspace.

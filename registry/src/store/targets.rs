@@ -7,7 +7,6 @@ use std::str::FromStr;
 use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::message::DeviceState;
 use serde::{Deserialize, Serialize};
-use sqlx::SqliteConnection;
 
 use super::{Change, Store, from_json, from_text, to_json};
 use crate::error::Error;
@@ -82,10 +81,11 @@ pub struct Target {
     pub proven_epoch: u64,
 }
 
+/// A row of the table.
 #[derive(sqlx::FromRow)]
-struct Row {
+pub(super) struct Row {
     name: String,
-    workspace: String,
+    pub(super) workspace: String,
     kind: String,
     labels: String,
     created_ms: i64,
@@ -105,7 +105,7 @@ const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, 
      WHERE name = $1";
 
 impl Row {
-    fn target(self) -> Result<Target, Error> {
+    pub(super) fn target(self) -> Result<Target, Error> {
         let public_key = match self.public_key {
             None => None,
             Some(text) => {
@@ -136,41 +136,15 @@ impl Row {
     }
 }
 
-/// The target of that name, in whatever workspace.
-pub(super) async fn target(
-    connection: &mut SqliteConnection,
-    name: &DeviceId,
-) -> Result<Option<Target>, Error> {
-    let row: Option<Row> = sqlx::query_as(COLUMNS_OF_ONE)
-        .bind(name.as_str())
-        .fetch_optional(connection)
-        .await
-        .map_err(Error::database("read a target"))?;
-    row.map(Row::target).transpose()
-}
-
-/// All targets of a workspace, by name.
-pub(super) async fn targets(
-    connection: &mut SqliteConnection,
-    workspace: &str,
-) -> Result<Vec<Target>, Error> {
-    let rows: Vec<Row> = sqlx::query_as(
-        "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, enrolled_ms, facts, \
-         reported, reported_ms, facts_epoch, reported_epoch, floors FROM targets WHERE workspace = $1 \
-         ORDER BY name",
-    )
-    .bind(workspace)
-    .fetch_all(connection)
-    .await
-    .map_err(Error::database("list targets"))?;
-    rows.into_iter().map(Row::target).collect()
-}
-
 impl Store {
     /// The target of that name, in whatever workspace.
     pub async fn target(&self, name: &DeviceId) -> Result<Option<Target>, Error> {
-        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
-        target(&mut connection, name).await
+        let row: Option<Row> = sqlx::query_as(COLUMNS_OF_ONE)
+            .bind(name.as_str())
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(Error::database("read a target"))?;
+        row.map(Row::target).transpose()
     }
 
     /// The target of that name in that workspace.
@@ -179,12 +153,6 @@ impl Store {
             Some(target) if target.workspace == workspace => Ok(target),
             _ => Err(Refusal::NoTarget(name.to_string())),
         }
-    }
-
-    /// All targets of a workspace, by name.
-    pub async fn targets(&self, workspace: &str) -> Result<Vec<Target>, Error> {
-        let mut connection = self.pool.acquire().await.map_err(Error::database("be reached"))?;
-        targets(&mut connection, workspace).await
     }
 
     /// The names of all enrolled targets, of every workspace.

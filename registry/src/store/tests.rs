@@ -136,7 +136,7 @@ async fn what_a_change_leaves_undone_is_never_seen() {
 }
 
 #[tokio::test]
-async fn a_thousand_targets_and_a_hundred_deployments_are_three_queries() {
+async fn a_thousand_targets_and_a_hundred_deployments_are_two_queries() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&folder.path().join("db")).await.unwrap();
     let mut change = store.change().await.unwrap();
