@@ -2,23 +2,44 @@
 //!
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
 //! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `inbox` what was
-//! received; `backoff` spreads reconnects. A message is never sent that the broker's limit or our own forbids, queues are
-//! bounded, nothing here blocks a caller, and plaintext goes to loopback only.
+//! received; `backoff` spreads reconnects. A message is never sent that the broker's limit or our own
+//! forbids, queues are bounded, nothing here blocks a caller, and plaintext goes to loopback only.
 //!
-//! What the wrapper does about rumqttc, one line each, with the file that does it:
-//! - the largest packet is 10 KiB by default: set, and checked before queueing (`outbox`);
-//! - an oversize packet of a kept session reconnects for ever: dropped and reported (`connection`);
+//! What the wrapper does about rumqttc's faults and about brokers that misbehave, where, and the test
+//! that fails without it (in `tests/`; `m` is `misbehaving_broker`):
+//! - the largest packet is 10 KiB by default: set, and checked before queueing (`outbox`;
+//!   `with_mosquitto::messages_of_a_block_and_more_go_both_ways`);
+//! - a broker that takes less, such as 16 KiB: its limit holds both ways (`connection`, `outbox`;
+//!   `limits::a_limit_of_16_kib_is_told_and_nothing_larger_is_sent`,
+//!   `with_mosquitto::the_brokers_packet_limit_is_obeyed`);
+//! - an oversize packet of a kept session reconnects for ever: dropped and reported (`connection`,
+//!   `outbox`; `m::an_oversize_publish_of_a_kept_session_is_dropped_and_named`);
 //! - a packet-id collision with a lost session blocks for ever: state is rebuilt for every
-//!   connection and what collided is queued again (`connection`);
-//! - a receive maximum that shrinks below the last packet id breaks every later publish: the same;
-//! - `poll` hangs when the peer stops reading: a timeout of 1.6 × keep-alive (`connection`);
-//! - a broker that never acknowledges blocks publishing for ever: a timeout too (`connection`);
+//!   connection and what collided is queued again (`connection`;
+//!   `m::a_collision_and_then_a_lost_session_block_nothing`);
+//! - a receive maximum that shrinks below the last packet id breaks every later publish: the same
+//!   (`m::a_receive_maximum_that_shrinks_blocks_nothing`);
+//! - `poll` hangs when the peer stops reading: a timeout of 1.6 × keep-alive (`connection`;
+//!   `m::a_peer_that_stops_reading_is_left`);
+//! - a broker that never acknowledges blocks publishing for ever: a timeout too (`connection`;
+//!   `m::a_broker_that_never_acknowledges_is_left`);
 //! - subscriptions and queued messages are lost with the session: made and queued again
-//!   (`connection`, `outbox`);
-//! - publishing from the task that polls deadlocks: handles only ever `try` (`outbox`);
-//! - 14 MiB of in-flight slots: 16 slots; topic aliases: off; nodelay: on; a server's keep-alive of
-//!   0 makes pings a storm, a long one hides a dead link: clamped (`connection`);
-//! - a panic in it ends the connection, not the program (`connection`).
+//!   (`connection`, `outbox`; `m::a_session_that_is_gone_loses_no_message_and_no_subscription`);
+//! - messages come twice, late and out of order: given on as they come, acknowledged when taken and
+//!   only on their own connection (`inbox`; `repetition`); whoever takes them compares counters;
+//! - nothing paces what is published: queues are bounded both ways, QoS 0 is dropped where it finds
+//!   no room, QoS 1 slows the broker down (`inbox`; `m::a_flood_of_qos_0_is_bounded`,
+//!   `m::more_than_was_allowed_is_not_kept`); blocks are pulled (`selvedge_protocol::block`);
+//! - publishing from the task that polls deadlocks: handles only ever `try` (`outbox`; its own tests);
+//! - 14 MiB of in-flight slots: 16 slots (`connection`;
+//!   `limits::sixteen_messages_are_on_their_way_at_most`);
+//! - five seconds for a flush (rumqttc's other API) make a slow link impossible: 1.6 × keep-alive, as
+//!   above (`connection`; `limits::a_link_that_stands_still_for_seconds_is_given_time`);
+//! - topic aliases deliver empty topics: off, and refused
+//!   (`m::garbage_ends_the_connection_and_not_the_client`); nodelay: on;
+//! - a server's keep-alive of 0 makes pings a storm, a long one hides a dead link: clamped
+//!   (`connection`; `m::a_servers_keep_alive_of_zero_makes_no_storm_of_pings`);
+//! - a panic in it ends the connection, not the program (`connection`; its own test).
 
 mod address;
 mod backoff;

@@ -62,7 +62,7 @@ async fn a_link_that_stands_still_for_seconds_is_given_time() {
     for number in 0..80u8 {
         client.publish("up/x", Qos::AtMostOnce, vec![number; 100_000]).unwrap();
     }
-    // rumqttc gives a flush five seconds unless it is told otherwise: that is what passes here.
+    // More than the five seconds that rumqttc's other API gives a flush: that is what passes here.
     tokio::time::sleep(Duration::from_millis(6500)).await;
     for number in 0..80u8 {
         assert_eq!(peer.published().await.0, vec![number; 100_000]);
