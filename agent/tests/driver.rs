@@ -17,6 +17,7 @@ use selvedge_deployment::{Slot, Stage};
 use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::trust::{Assignment, Desired, TrustState};
 use selvedge_package::{Digest, Manifest, PackageName};
+use selvedge_protocol::block::block_frame;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
@@ -433,6 +434,29 @@ async fn a_release_that_drains_is_shown_until_it_is_gone() {
     bench.activation.noticed().unwrap();
     bench.until("a look", |b| !draining(b)).await;
     assert!(bench.asked().is_empty());
+}
+
+#[tokio::test]
+async fn progress_never_falls_back_while_what_came_is_put_into_its_place() {
+    let mut bench = Bench::new().await;
+    let built = package(&bench.store, 1, json!({}));
+    let model = built.bundle.descriptor(&"models/m.onnx".parse().unwrap()).unwrap().digest;
+    bench.store.remove_blob(&model).unwrap();
+    bench.desire(1, &[&built]);
+    let progress = |bench: &mut Bench| {
+        let pending = bench.activation.report(None).packages.remove(0).pending.unwrap();
+        (pending.stage, pending.bytes, pending.total)
+    };
+    let (stage, before, total) = progress(&mut bench);
+    assert_eq!((stage.as_str(), before), ("fetching", total - b"model 1".len() as u64));
+    bench.activation.connected(128 * 1024);
+    let need = bench.activation.errands().needs.remove(0);
+    let block = block_frame(need.transfer, 0, b"model 1").unwrap();
+    bench.activation.frame(&block).unwrap();
+    assert_eq!(progress(&mut bench), ("fetching".to_owned(), total, total), "not yet in its place");
+    bench.until("all of it", |b| matches!(b.slot().stage, Stage::Staged { .. })).await;
+    assert_eq!(progress(&mut bench), ("staged".to_owned(), total, total));
+    assert_eq!(bench.activation.chunks(), 1);
 }
 
 #[tokio::test]
