@@ -131,7 +131,20 @@ pub async fn watched(
         &json!({"deployment": made, "targets": details[0]["targets"], "summary": details[0]["summary"]}),
     );
     let detail: rows::deployment::Detail = registry.read(&details[0])?;
-    out.line(format!("{} to {}: {}", detail.row, detail.row.where_to(), Tally::of(&detail)));
+    let tally = Tally::of(&detail);
+    if tally.wins() == 0 && tally.lost > 0 {
+        return Err(Failure::Conflict {
+            what: format!(
+                "another deployment of {} goes before on each of {} targets",
+                detail.row.package, tally.lost
+            ),
+            advice: format!(
+                "`selvedge deployments {}` names it; a larger --priority goes before it",
+                detail.row.id
+            ),
+        });
+    }
+    out.line(format!("{} to {}: {}", detail.row, detail.row.where_to(), tally));
     Ok(())
 }
 
@@ -151,7 +164,7 @@ pub fn assigned(out: Output, made: &Made) {
     }
     if let Some(summary) = &made.summary {
         if summary.targets == 0 {
-            out.note(format!("warning: no target matches now; it stays in force for those that will"));
+            out.note("warning: no target matches now; it stays in force for those that will");
         }
         if summary.lost > 0 {
             out.note(format!(

@@ -41,7 +41,11 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let mut ended = Vec::new();
     for row in meant {
         let path = registry.in_workspace(&format!("/deployments/{}", row.id));
-        registry.call(&format!("end deployment {}", row.id), Method::DELETE, &path, None).await?;
+        match registry.call(&format!("end deployment {}", row.id), Method::DELETE, &path, None).await {
+            // Somebody else was faster.
+            Err(Failure::Answered { status: 404, reason, .. }) if reason == "no-deployment" => {}
+            answer => drop(answer?),
+        }
         around.out.line(format!("{row} is no longer assigned to {}", row.where_to()));
         ended.push(json!({
             "id": row.id, "package": row.package, "version": row.version, "release": row.release,

@@ -131,4 +131,7 @@ fn waiting_for_a_selector_ends_with_what_came_of_every_target() {
     let blocked = json!({"name": "edge-1", "online": true, "verdict": "blocked", "state": null, "why": "too little memory"});
     mock.says("GET", &path, detail(&base, &[blocked]));
     mock.check(&line, 4, &["none of 1 targets can run it", "too little memory"]);
+    let lost = json!({"name": "edge-1", "online": true, "verdict": "lost", "state": null, "why": "to aaaa: priority"});
+    mock.says("GET", &path, detail(&base, &[lost]));
+    mock.check(&line, 5, &["goes before on each of 1 targets", "--priority"]);
 }

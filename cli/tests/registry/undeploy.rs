@@ -56,6 +56,18 @@ fn what_is_not_clear_ends_nothing() {
 }
 
 #[test]
+fn what_somebody_else_ended_meanwhile_is_ended() {
+    let mock = mock();
+    mock.says("DELETE", &format!("/deployments/{}", IDS[0]), Value::Null);
+    let gone = format!("/deployments/{}", IDS[1]);
+    mock.says("DELETE", &gone, Value::Null);
+    mock.refuses("DELETE", &gone, 404, "no-deployment", "it is not in force");
+    mock.check(&["undeploy", "file-type", "--all"], 0, &["is no longer assigned to edge-1"]);
+    mock.check(&["undeploy", "file-type", "--all"], 0, &["is no longer assigned to `site in"]);
+    assert_eq!(ended(&mock).len(), 4);
+}
+
+#[test]
 fn the_list_and_one_with_its_targets() {
     let mock = mock();
     let said = mock.check(&["deployments"], 0, &[IDS[0], "site in (bergen, oslo)", "PRIORITY"]);
