@@ -35,8 +35,8 @@
 //!   `limits::sixteen_messages_are_on_their_way_at_most`);
 //! - five seconds for a flush (rumqttc's other API) make a slow link impossible: 1.6 × keep-alive, as
 //!   above (`connection`; `limits::a_link_that_stands_still_for_seconds_is_given_time`);
-//! - topic aliases deliver empty topics: off, and refused
-//!   (`m::garbage_ends_the_connection_and_not_the_client`); nodelay: on;
+//! - topic aliases deliver empty topics: off, and refused (`m::a_topic_alias_is_refused`); what is no
+//!   MQTT ends the connection (`m::garbage_ends_the_connection_and_not_the_client`); nodelay: on;
 //! - a server's keep-alive of 0 makes pings a storm, a long one hides a dead link: clamped
 //!   (`connection`; `m::a_servers_keep_alive_of_zero_makes_no_storm_of_pings`);
 //! - a panic in it ends the connection, not the program (`connection`; its own test).

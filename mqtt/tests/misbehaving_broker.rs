@@ -249,6 +249,18 @@ async fn garbage_ends_the_connection_and_not_the_client() {
 }
 
 #[tokio::test]
+async fn a_topic_alias_is_refused() {
+    let broker = Scripted::start(None);
+    let (_client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    // A PUBLISH without a topic, which rumqttc delivers as it is.
+    peer.raw(b"\x30\x03\x00\x00\x00").await;
+    let why = disconnected(&mut inbox).await;
+    assert!(why.contains("alias"), "{why}");
+}
+
+#[tokio::test]
 async fn a_session_that_is_gone_loses_no_message_and_no_subscription() {
     let broker = Scripted::start(None);
     let (client, mut inbox) = start(&broker);
