@@ -1,6 +1,7 @@
 //! The only place where the registry reads a clock. Everything else takes time as an argument.
 
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -10,10 +11,17 @@ pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// A point on the monotonic clock, for rates and for silence.
+/// A point on the monotonic clock, for silence.
 #[allow(clippy::disallowed_methods)]
 pub fn instant() -> Instant {
     Instant::now()
+}
+
+/// Time since the first call: for rates.
+pub fn running() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = instant();
+    now.saturating_duration_since(*START.get_or_init(|| now))
 }
 
 /// `now` cut to whole seconds, as TUF's `expires` must be.

@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 use selvedge_mqtt::Handle;
 use selvedge_package::{DeviceId, Digest};
-use selvedge_protocol::block::{self, HEADER};
+use selvedge_protocol::block::{self, Bucket, HEADER, Rate};
 use selvedge_protocol::message::{Need, Refusal};
 use selvedge_protocol::topic::{Kind, Topic};
 use tokio::sync::Semaphore;
 
-use super::bucket::{Bucket, Rate};
 use crate::app::App;
 use crate::blobs::Reader;
 use crate::clock;
@@ -89,7 +88,7 @@ enum Source {
 
 impl Blocks {
     /// Ready to answer.
-    pub fn new(app: Arc<App>, limits: Limits, now: Instant) -> Self {
+    pub fn new(app: Arc<App>, limits: Limits, now: Duration) -> Self {
         let all = Bucket::new(limits.all, now);
         Self {
             app,
@@ -142,7 +141,7 @@ impl Blocks {
             }
         };
         let bytes = spans.iter().map(|span| u64::from(span.length) + HEADER as u64).sum();
-        if let Err(refusal) = self.take(device, bytes, clock::instant()) {
+        if let Err(refusal) = self.take(device, bytes, clock::running()) {
             return Ok(Some(refusal));
         }
         let transfer = need.transfer;
@@ -198,13 +197,13 @@ impl Blocks {
     async fn rebuild(&self, device: &DeviceId) -> Result<Option<Vec<u8>>, Error> {
         let enrolled = self.app.store.target(device).await?.is_some_and(|target| target.public_key.is_some());
         // Whoever asks for what is not there must not make the registry work without bound.
-        if !enrolled || self.take(device, REBUILD, clock::instant()).is_err() {
+        if !enrolled || self.take(device, REBUILD, clock::running()).is_err() {
             return Ok(None);
         }
         self.app.trust.bundle(&self.app.store, device).await
     }
 
-    fn take(&self, device: &DeviceId, bytes: u64, now: Instant) -> Result<(), Refusal> {
+    fn take(&self, device: &DeviceId, bytes: u64, now: Duration) -> Result<(), Refusal> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let busy = |wait: std::time::Duration| Refusal::Busy {
             retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1),
@@ -212,11 +211,11 @@ impl Blocks {
         // Only enrolled devices come here: there are as many as targets, at most.
         let rate = self.limits.device;
         let mine = buckets.devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
+        let before = mine.clone();
         mine.take(bytes, now).map_err(busy)?;
         if let Err(wait) = buckets.all.take(bytes, now) {
-            if let Some(mine) = buckets.devices.get_mut(device) {
-                mine.give_back(bytes);
-            }
+            // Nothing is sent: nothing is taken.
+            buckets.devices.insert(device.clone(), before);
             return Err(busy(wait));
         }
         Ok(())

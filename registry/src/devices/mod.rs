@@ -5,7 +5,6 @@
 //! came; requests for blocks are answered beside it.
 
 pub mod blocks;
-mod bucket;
 mod enrol;
 pub mod outgoing;
 mod reports;
@@ -13,10 +12,11 @@ mod want;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use selvedge_mqtt::{Inbox, Incoming};
 use selvedge_package::DeviceId;
+use selvedge_protocol::block::{Bucket, Rate};
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::message::{Birth, Heartbeat, Rows, Want};
 use selvedge_protocol::topic::{Kind, Topic};
@@ -30,7 +30,6 @@ use crate::rest::server::stopped;
 use crate::store::presence::Presence;
 
 pub use blocks::{Blocks, Limits};
-use bucket::{Bucket, Rate};
 use outgoing::Outgoing;
 
 /// How often presence is stored.
@@ -57,7 +56,7 @@ pub struct Devices {
 /// When a device was last told what it shall run. One for each target at most.
 struct Told {
     bucket: Bucket,
-    at: Instant,
+    at: Duration,
     /// It asked or changed too often, and is looked at again when its bucket has filled.
     later: bool,
 }
@@ -65,7 +64,7 @@ struct Told {
 impl Devices {
     /// Ready to run; `limits` are for blocks.
     pub fn new(app: Arc<App>, outgoing: Arc<Outgoing>, limits: Limits) -> Self {
-        let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::instant()));
+        let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::running()));
         Self { app, blocks, outgoing, told: BTreeMap::new() }
     }
 
@@ -247,7 +246,7 @@ impl Devices {
         if !self.app.presences.update(&self.app.store, device, beat).await? {
             return Ok(());
         }
-        let waited = self.told.get(device).is_none_or(|told| clock::instant() >= told.at + AGAIN);
+        let waited = self.told.get(device).is_none_or(|told| clock::running() >= told.at + AGAIN);
         if waited { self.tell_if_behind(device).await } else { Ok(()) }
     }
 

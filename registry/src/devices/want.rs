@@ -21,7 +21,7 @@ impl Devices {
     /// Whether the device's bucket allows to tell it something now, which is counted. If not, it is
     /// looked at again once the bucket has filled.
     pub(super) fn may_tell(&mut self, device: &DeviceId) -> bool {
-        let now = clock::instant();
+        let now = clock::running();
         let told = self.told.entry(device.clone()).or_insert_with(|| Told {
             bucket: Bucket::new(STATES, now),
             at: now,
