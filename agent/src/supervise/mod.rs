@@ -5,6 +5,7 @@
 //! packages is the driver's concern ([`crate::activate`]); this only says when it is there, what it
 //! noticed, and when and how it ended.
 
+mod backoff;
 mod launch;
 mod listeners;
 mod log;
@@ -22,6 +23,7 @@ use rustix::process::Signal;
 use selvedge_control::{Client, Event, HostStatus, PackageRef};
 use tokio::sync::{mpsc, oneshot};
 
+use backoff::Backoff;
 pub use launch::{CANNOT, Launch, SUBCOMMAND};
 pub use listeners::{ListenError, Listeners, listen_privately};
 pub use probe::{Probe, Probed};
@@ -33,11 +35,6 @@ const START: Duration = Duration::from_secs(60);
 const EVENTS: Duration = Duration::from_secs(45);
 /// Unanswered questions after which a host counts as hung.
 const MISSES: u32 = 3;
-/// A host that ran for so long has proved that it can: what ends it is not its start, and the next
-/// start costs no pause.
-const STEADY: Duration = Duration::from_secs(10);
-/// Longest pause before another start.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Exit code of a host that ends because a model cannot be stopped.
 const CANNOT_STOP: i32 = 86;
 /// How often the log's size is looked at.
@@ -234,7 +231,7 @@ struct Attendant {
 
 impl Attendant {
     async fn run(mut self, adopted: Option<(Process, HostStatus)>, mut stop: oneshot::Receiver<Farewell>) {
-        let mut pause = Duration::ZERO;
+        let mut backoff = Backoff::default();
         let mut next = adopted.map(|(process, status)| (process, Some(status)));
         loop {
             let began = crate::clock::since_boot();
@@ -243,10 +240,10 @@ impl Attendant {
                 None => match self.launch() {
                     Ok(process) => (process, None),
                     Err(why) => {
+                        let pause = backoff.ended(Duration::ZERO);
                         if self.tell_and_wait(HostEvent::Trouble(why), pause, &mut stop).await {
                             return;
                         }
-                        pause = longer(pause);
                         continue;
                     }
                 },
@@ -262,14 +259,10 @@ impl Attendant {
                 Over::Died { what, named, crashed } => {
                     let _ = std::fs::remove_file(self.options.run_file("host.json"));
                     let ran = crate::clock::since_boot().saturating_sub(began);
-                    if ran >= STEADY {
-                        pause = Duration::ZERO;
-                    }
-                    // The first death costs no pause: what is committed must be back soon.
+                    let pause = backoff.ended(ran);
                     if self.tell_and_wait(HostEvent::Down { what, named, crashed }, pause, &mut stop).await {
                         return;
                     }
-                    pause = longer(pause);
                 }
             }
         }
@@ -439,8 +432,4 @@ async fn end(client: &Client, options: &Options, process: &mut Process) {
         process.signal(signal);
     }
     let _ = std::fs::remove_file(options.run_file("host.json"));
-}
-
-fn longer(pause: Duration) -> Duration {
-    (pause * 2).clamp(Duration::from_millis(250), LONGEST_PAUSE)
 }
