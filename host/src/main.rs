@@ -16,7 +16,9 @@ use selvedge_host::control::{fatal, journal::Journal};
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
 use selvedge_host::serve::{listen, locate, server};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Loads Selvedge packages, runs their modules in a sandbox and serves inference.
 #[derive(Debug, Parser)]
@@ -94,10 +96,12 @@ fn main() -> ExitCode {
         selvedge_host::session::telemetry::forbid();
     }
     let arguments = Arguments::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(EnvFilter::try_from_env("SELVEDGE_LOG").unwrap_or_else(|_| EnvFilter::new("info")))
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+    // Levels by target are enough here, and cost no regular expressions.
+    let chosen = std::env::var("SELVEDGE_LOG").ok().and_then(|text| text.parse().ok());
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::registry()
+        .with(chosen.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO)))
+        .with(tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal))
         .init();
     let result = match arguments.command {
         Command::Serve(serve) => run(serve, arguments.places),

@@ -30,7 +30,8 @@ pub unsafe fn set_up() {
     }
 }
 
-/// Gives what is free back to the system. Takes about a millisecond; call it when much was freed.
+/// Gives what is free back to the system. Takes milliseconds, in which nobody allocates: call it when
+/// much was freed.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `malloc_trim` may be called by any thread at any time; it moves nothing that is in use.
