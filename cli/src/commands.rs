@@ -8,6 +8,7 @@ pub mod explain;
 pub mod facts;
 pub mod keys;
 pub mod logs;
+pub mod names;
 pub mod package;
 pub mod packages;
 pub mod push;
@@ -94,6 +95,9 @@ pub enum Command {
     Push(push::Args),
     /// Print completions for a shell
     Completions(completions::Args),
+    /// Print names for a shell's completions
+    #[command(hide = true)]
+    Names(names::Args),
 }
 
 /// What a command needs from outside.
@@ -140,6 +144,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
             Command::Logs(args) => logs::run(&around, args).await,
             Command::Push(args) => push::run(&around, args).await,
             Command::Completions(args) => completions::run(&around, args),
+            Command::Names(args) => names::run(&around, args).await,
         }
     };
     tokio::select! {
