@@ -94,8 +94,7 @@ pub async fn server(
     app.store.expect_workspace(&workspace).await?;
     app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
     let version = env!("CARGO_PKG_VERSION");
-    Ok(Json(json!({"name": "selvedge", "version": version, "extensions": ["binary_tensor_data"]}))
-        .into_response())
+    Ok(Json(json!({"name": "selvedge", "version": version, "extensions": []})).into_response())
 }
 
 /// GET: the registry is there.
