@@ -154,23 +154,29 @@ impl Peer {
 
     /// The next packet that is no ping; pings are answered.
     pub async fn read(&mut self) -> Sent {
-        loop {
-            match soon("a packet", self.next()).await {
-                Sent::Ping => self.raw(&[0xd0, 0]).await,
-                other => return other,
+        soon("a packet", async {
+            loop {
+                match self.next().await {
+                    Sent::Ping => self.raw(&[0xd0, 0]).await,
+                    other => return other,
+                }
             }
-        }
+        })
+        .await
     }
 
     /// The next publish; everything else is passed over.
     pub async fn published(&mut self) -> (Vec<u8>, u16) {
-        loop {
-            match self.read().await {
-                Sent::Publish { payload, pkid, .. } => return (payload, pkid),
-                Sent::Gone => panic!("the client went away"),
-                _ => {}
+        soon("a PUBLISH", async {
+            loop {
+                match self.read().await {
+                    Sent::Publish { payload, pkid, .. } => return (payload, pkid),
+                    Sent::Gone => panic!("the client went away"),
+                    _ => {}
+                }
             }
-        }
+        })
+        .await
     }
 
     /// The next packet, whatever it is.
