@@ -12,6 +12,7 @@ use selvedge_package::{DeviceId, Digest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::clock::Deadline;
 use crate::context::{Context, Token};
 use crate::failure::Failure;
 use crate::rows;
@@ -24,17 +25,28 @@ const LARGEST_ANSWER: usize = 64 << 20;
 /// Longest wait for an answer that needs nobody else.
 const USUAL_WAIT: Duration = Duration::from_secs(30);
 
+/// Shortest wait for an answer, however little time is left: the last question is asked too.
+const LEAST_WAIT: Duration = Duration::from_millis(500);
+
 /// A registry, with the token that opens it.
+#[derive(Clone)]
 pub struct Registry {
     http: reqwest::Client,
     context: Context,
+    until: Option<Deadline>,
 }
 
 impl Registry {
     /// Prepares requests; nothing is sent yet.
     pub fn new(context: Context) -> Result<Self, Failure> {
         check_address(&context.registry)?;
-        Ok(Self { http: http_client()?, context })
+        Ok(Self { http: http_client()?, context, until: None })
+    }
+
+    /// The same registry, waited for until `deadline` at most, whatever is asked.
+    #[must_use]
+    pub fn until(&self, deadline: Deadline) -> Self {
+        Self { until: Some(deadline), ..self.clone() }
     }
 
     /// The base address.
@@ -77,6 +89,7 @@ impl Registry {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
+        let allowed = self.until.map_or(allowed, |until| until.cut(allowed).max(LEAST_WAIT));
         let mut request = self
             .http
             .request(method, format!("{}{path}", self.context.registry))

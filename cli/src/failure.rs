@@ -320,7 +320,10 @@ fn answer_advice(status: u16, reason: &str) -> &'static str {
         (_, "offline") => {
             "`selvedge targets` shows when it was last heard; a device connects again by itself"
         }
-        (_, "deadline") => "allow more with --timeout, or ask again",
+        (_, "deadline") => {
+            "the device may be asleep or gone: `selvedge targets` says when it was last heard; ask again, \
+             `selvedge ask` with a longer --timeout"
+        }
         (_, "unsupported") => "update the agent on that device",
         (_, "too-large") => "ask the device itself over HTTP, with --target-url URL",
         (_, "too-many") => "ask again when some of them are answered",

@@ -26,6 +26,17 @@ impl Patience {
         }
     }
 
+    /// What ends a wait for `what` when the time is over and the registry does not answer: it is the
+    /// time that is over, whatever the last answer was.
+    pub fn over(failure: &Failure, what: String, allowed: Duration) -> Failure {
+        Failure::TimedOut {
+            what: format!("{what} ({})", failure.chain()),
+            allowed,
+            advice: "what was asked for goes on without the registry's answer; start it, and wait again"
+                .to_owned(),
+        }
+    }
+
     /// It did not answer: how long to wait now, and whether this is the first time in a row.
     pub fn lost(&mut self) -> (Duration, bool) {
         let pause = self.last.map_or(FIRST, |last| (last * 2).min(LONGEST));

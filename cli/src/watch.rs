@@ -22,15 +22,10 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// How old an event may be to tell why nothing happens.
 const RECENT: SignedDuration = SignedDuration::from_mins(10);
 /// Events about no package that can hold up every one.
-const HOLDS_UP_ALL: &[&str] = &[
-    "disk-full",
-    "disk-failed",
-    "corrupt-blob",
-    "damaged-blob",
-    "enrolment-refused",
-    "host-died",
-    "host-trouble",
-];
+const HOLDS_UP_ALL: &[&str] =
+    &["disk-full", "disk-failed", "damaged-blob", "enrolment-refused", "host-trouble"];
+/// As those, but over once they have happened: only what happens during the wait tells anything.
+const MOMENTARY: &[&str] = &["corrupt-blob", "host-died"];
 /// How long a failure that was there before must stay to count as today's.
 const STALE: Duration = Duration::from_secs(10);
 
@@ -135,7 +130,11 @@ fn trouble<'a>(wish: &Wish<'_>, target: &'a Target, now: Timestamp) -> Option<&'
             package == wish.package.as_str()
                 && wish.before.map_or_else(|| recent(event), |before| !before.events.contains(event))
         }
-        None => HOLDS_UP_ALL.contains(&event.kind.as_str()) && recent(event),
+        None => {
+            let kind = event.kind.as_str();
+            let new = wish.before.is_none_or(|before| !before.events.contains(event));
+            recent(event) && (HOLDS_UP_ALL.contains(&kind) || (MOMENTARY.contains(&kind) && new))
+        }
     };
     target.events.iter().find(tells)
 }
@@ -146,6 +145,7 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
         .release
         .map_or_else(|| wish.package.to_string(), |release| format!("{} r{release}", wish.package));
     let step = Step::begin(out, &format!("waiting for {named} on {}", wish.target));
+    let registry = &registry.until(wish.deadline);
     let mut shown = String::new();
     let mut told: Option<Event> = None;
     let mut patience = Patience::default();
@@ -160,6 +160,10 @@ pub async fn wait(registry: &Registry, out: Output, wish: &Wish<'_>) -> Result<V
                 }
                 tokio::time::sleep(wish.deadline.cut(pause)).await;
                 continue;
+            }
+            Err(failure) if Patience::is_for(&failure) => {
+                let what = format!("{named} on {}", wish.target);
+                return Err(Patience::over(&failure, what, wish.deadline.allowed()));
             }
             Err(failure) => return Err(failure),
         };
@@ -359,6 +363,8 @@ mod tests {
             Some("disk-full"),
         );
         check(json!([event("disk-full", None, 11)]), None, None);
+        check(json!([event("host-died", None, 2)]), Some(json!([])), Some("host-died"));
+        check(json!([event("host-died", None, 2)]), Some(json!([event("host-died", None, 2)])), None);
         check(json!([event("started", None, 1)]), None, None);
         check(json!([event("committed", Some("b"), 1)]), None, None);
         check(json!([event("rolled-back", Some("a"), 1)]), None, Some("rolled-back"));

@@ -3,10 +3,12 @@
 //! `topic` owns every topic string, both ways; `envelope` is the CBOR frame of each message (JSON
 //! is accepted); `message` its bodies; `block` the frames and the planning of block transfer;
 //! `signed` the COSE_Sign1 wrapping of reports and acknowledgements;
-//! `remote` the bodies of commands and remote inference.
+//! `remote` the bodies of commands and remote inference;
+//! `line` makes what strangers say fit to be shown.
 
 pub mod block;
 pub mod envelope;
+pub mod line;
 pub mod message;
 pub mod remote;
 pub mod signed;

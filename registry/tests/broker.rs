@@ -118,3 +118,29 @@ async fn other_machines_and_a_second_broker_on_the_same_data_are_refused() {
     let (handle, inbox) = client(&broker, "still-there", Session::Clean, false).await;
     close(handle, inbox).await;
 }
+
+#[tokio::test]
+async fn strangers_cannot_fill_memory_and_disk_with_retained_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path()).await;
+    let large = folder.path().join("large");
+    std::fs::write(&large, vec![b'a'; 20 << 10]).unwrap();
+    mosquitto_pub_anyhow(&broker, &["-t", "large", "-r", "-f", large.to_str().unwrap()]);
+    // After it in the broker's order: once this one is kept, that one has been judged.
+    mosquitto_pub(&broker, &["-t", "small", "-r", "-m", "retained"]);
+    let mut options = Options::new(broker.address.parse().unwrap(), "reader");
+    options.subscriptions = vec![("#".to_owned(), Qos::AtLeastOnce)];
+    let (_reader, mut inbox) = Client::start(options).unwrap();
+    assert_eq!(message(&mut inbox).await, b"retained");
+    broker.running.stop();
+}
+
+/// As [`mosquitto_pub`], whether the broker takes it or not.
+fn mosquitto_pub_anyhow(broker: &Broker, arguments: &[&str]) {
+    let (host, port) = broker.address.rsplit_once(':').unwrap();
+    Command::new("mosquitto_pub")
+        .args(["-V", "5", "-h", host, "-p", port, "-q", "1"])
+        .args(arguments)
+        .output()
+        .expect("mosquitto_pub must be installed: apt-get install mosquitto-clients");
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use selvedge_mqtt::Incoming;
 use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::line::one_line;
 use selvedge_protocol::message::{Enrolled, Want};
 use selvedge_protocol::topic::{Direction, Kind, Topic};
 
@@ -135,7 +136,7 @@ impl Daemon {
         if !self.noise.allow(clock::since_boot()) {
             return;
         }
-        let why: String = why.chars().take(LONGEST_LINE).collect();
+        let why = one_line(why, LONGEST_LINE);
         match self.noise.refused() {
             0 => tracing::warn!("{why}"),
             others => tracing::warn!(others, "{why}"),
@@ -164,7 +165,7 @@ impl Daemon {
             }
             // Anyone who can publish could say this of an enrolled device; it changes nothing then.
             Enrolled::Refused(why) => {
-                let why: String = why.chars().take(500).collect();
+                let why = one_line(&why, 500);
                 self.grumble(&format!("the registry refuses this device's key: {why}"));
                 if !self.identity.enrolled {
                     self.unenrolled = Some(format!("the registry refuses this device's key: {why}"));
@@ -218,7 +219,7 @@ impl Daemon {
 
     /// Reports a refusal: once however often the same is offered, and one a minute whatever is.
     fn refuse(&mut self, reason: &str, why: &str) -> Result<(), StoreError> {
-        let why: String = format!("{reason}: {why}").chars().take(1000).collect();
+        let why = one_line(&format!("{reason}: {why}"), 1000);
         let now = clock::since_boot();
         let rests = self.refused_at.is_some_and(|at| now < at + REFUSALS);
         if self.refused.as_ref() == Some(&why) || rests {

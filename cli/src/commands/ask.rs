@@ -9,6 +9,7 @@ use selvedge_protocol::remote::LONGEST_WAIT_MS;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::clock::Deadline;
 use crate::commands::Surroundings;
 use crate::context::{data_dir, process_env};
 use crate::failure::Failure;
@@ -129,10 +130,15 @@ async fn far(around: &Surroundings<'_>, args: &Args) -> Result<Endpoint, Failure
             format!("say --timeout {longest} or less"),
         ));
     }
-    let registry = around.registry()?;
+    let registry = around.registry()?.until(deadline(args));
     // An unknown target is told with the nearest known one.
     registry.target(name).await?;
     Endpoint::through(&registry, name)
+}
+
+/// Until when anybody is waited for.
+fn deadline(args: &Args) -> Deadline {
+    Deadline::after(Duration::from_secs(args.timeout))
 }
 
 async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failure> {
@@ -146,7 +152,7 @@ async fn address(around: &Surroundings<'_>, args: &Args) -> Result<String, Failu
         {
             return Ok(record.inference);
         }
-        let (_, target) = around.registry()?.target(name).await?;
+        let (_, target) = around.registry()?.until(deadline(args)).target(name).await?;
         return target.facts.get("inference").cloned().ok_or_else(|| {
             Failure::missing(
                 format!("{name} has not said where it answers"),

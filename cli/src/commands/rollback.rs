@@ -143,10 +143,7 @@ fn clear(failure: Failure, old: &Deployment, release: Option<u64>) -> Failure {
             what: format!("{} is deployed to {} already", old, old.where_to()),
             advice: format!("`selvedge packages {}` lists its releases; say another with --to", old.package),
         },
-        ("unfit", _) => Failure::refused(
-            format!("{} cannot go back: {error}", old.package),
-            "say a later release with --to; nothing was changed",
-        ),
+        ("unfit", _) => Failure::refused(error.clone(), "say a later release with --to; nothing was changed"),
         _ => failure,
     }
 }

@@ -34,12 +34,13 @@ pub struct Args {
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let registry = around.registry()?;
     if let Some(reference) = &args.wait_for {
+        let deadline = Deadline::after(Duration::from_secs(args.timeout));
+        let registry = registry.until(deadline);
         let name = match &args.name {
             Some(name) => name.clone(),
             None => only_target(registry.targets().await?.1)?,
         };
         let release = release(&registry, reference).await?;
-        let deadline = Deadline::after(Duration::from_secs(args.timeout));
         let wish = Wish { target: &name, package: &reference.name, release, before: None, deadline };
         let value = wait(&registry, around.out, &wish).await?;
         around.out.value(&value);

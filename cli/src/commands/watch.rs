@@ -39,7 +39,9 @@ pub struct Args {
 
 /// Watches.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
+    let deadline = args.timeout.map(|seconds| Deadline::after(Duration::from_secs(seconds)));
     let registry = around.registry()?;
+    let registry = deadline.map_or_else(|| registry.clone(), |deadline| registry.until(deadline));
     let (_, rows) = registry.deployments(false).await?;
     let meant: Vec<Deployment> = match &args.what {
         Some(what) => find(&rows, what, &args.scope)?.into_iter().cloned().collect(),
@@ -63,6 +65,5 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     }
     let by_id = args.what.as_ref().is_some_and(|what| rows.iter().all(|row| row.package.as_str() != what));
     let replaced = if by_id { Replaced::End } else { Replaced::GoOver };
-    let deadline = args.timeout.map(|seconds| Deadline::after(Duration::from_secs(seconds)));
     follow(&registry, View::of_progress(around.out), meant, deadline, replaced).await.map(drop)
 }

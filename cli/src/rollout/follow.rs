@@ -36,6 +36,7 @@ pub async fn follow(
     deadline: Option<Deadline>,
     replaced: Replaced,
 ) -> Result<Vec<Value>, Failure> {
+    let registry = &deadline.map_or_else(|| registry.clone(), |deadline| registry.until(deadline));
     let passed = || deadline.is_some_and(|deadline| deadline.passed());
     let mut patience = Patience::default();
     loop {
@@ -48,6 +49,11 @@ pub async fn follow(
                 }
                 tokio::time::sleep(deadline.map_or(pause, |deadline| deadline.cut(pause))).await;
                 continue;
+            }
+            Err(failure) if Patience::is_for(&failure) && passed() => {
+                let what = rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let allowed = deadline.map_or(Duration::ZERO, |deadline| deadline.allowed());
+                return Err(Patience::over(&failure, what, allowed));
             }
             Err(failure) => return Err(failure),
         };

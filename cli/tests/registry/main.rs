@@ -6,6 +6,7 @@ mod ask;
 mod completions;
 mod deploy;
 mod explain;
+mod hung;
 mod logs;
 mod mock;
 mod rollback;

@@ -21,7 +21,7 @@ impl Devices {
         let answer = match self.register(device, enrol).await? {
             Ok(()) => Enrolled::Accepted,
             Err(why) => {
-                tracing::warn!(%device, "its enrolment is refused: {why}");
+                self.noise.warn(device, &format!("its enrolment is refused: {why}"));
                 Enrolled::Refused(why.to_owned())
             }
         };

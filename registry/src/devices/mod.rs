@@ -6,6 +6,7 @@
 
 pub mod blocks;
 mod enrol;
+mod noise;
 pub mod outgoing;
 mod reports;
 mod want;
@@ -30,6 +31,7 @@ use crate::rest::server::stopped;
 use crate::store::presence::Presence;
 
 pub use blocks::{Blocks, Limits};
+use noise::Noise;
 use outgoing::Outgoing;
 
 /// How often presence is stored.
@@ -51,6 +53,7 @@ pub struct Devices {
     blocks: Arc<Blocks>,
     outgoing: Arc<Outgoing>,
     told: BTreeMap<DeviceId, Told>,
+    noise: Noise,
 }
 
 /// When a device was last told what it shall run. One for each target at most.
@@ -65,7 +68,7 @@ impl Devices {
     /// Ready to run; `limits` are for blocks.
     pub fn new(app: Arc<App>, outgoing: Arc<Outgoing>, limits: Limits) -> Self {
         let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::running()));
-        Self { app, blocks, outgoing, told: BTreeMap::new() }
+        Self { app, blocks, outgoing, told: BTreeMap::new(), noise: Noise::new(clock::running()) }
     }
 
     /// Handle messages and changes until `stop` says so.
@@ -209,7 +212,7 @@ impl Devices {
             || !capabilities
             || counters.into_iter().any(|counter| counter > i64::MAX as u64)
         {
-            tracing::warn!(%device, "its birth is out of bounds and dropped");
+            self.noise.warn(device, "its birth is out of bounds and dropped");
             return Ok(());
         }
         let Some(target) = self.app.store.target(device).await? else {
@@ -258,7 +261,8 @@ impl Devices {
             tracing::debug!(%device, "reports before its enrolment are dropped");
             return Ok(());
         };
-        let kept = reports::keep(&self.app, &target, &key, rows, clock::now().as_millisecond()).await?;
+        let kept =
+            reports::keep(&self.app, &target, &key, rows, clock::now().as_millisecond(), &self.noise).await?;
         if let Some(kept) = &kept {
             // A birth is not signed. What signed rows prove takes a forged, larger epoch back.
             let proven = kept.epoch.max(target.proven_epoch).max(epoch);

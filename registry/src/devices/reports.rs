@@ -15,6 +15,7 @@ use selvedge_protocol::message::{
 use selvedge_protocol::signed::{PublicKey, Purpose, verify};
 use serde::Deserialize;
 
+use super::noise::Noise;
 use crate::app::App;
 use crate::error::Error;
 use crate::store::in_force::InForce;
@@ -45,6 +46,7 @@ pub async fn keep(
     key: &[u8; 32],
     rows: &Rows,
     now_ms: i64,
+    noise: &Noise,
 ) -> Result<Option<Answered>, Error> {
     let device = &target.name;
     let mut change = None;
@@ -56,7 +58,7 @@ pub async fn keep(
         let report = match read(&PublicKey(*key), device, &row.0, now_ms) {
             Ok(report) => report,
             Err(why) => {
-                tracing::warn!(%device, "a report is refused: {why}");
+                noise.warn(device, &format!("a report is refused: {why}"));
                 break;
             }
         };
