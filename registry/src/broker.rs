@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mqtt5::broker::{BrokerConfig, MqttBroker, StorageConfig};
 
@@ -21,6 +22,9 @@ const WAITING_MESSAGES: usize = 1_000;
 const WAITING_BYTES: usize = 16 << 20;
 /// Clients at once.
 const CLIENTS: usize = 2_000;
+/// Longest time for which the broker remembers a client that is away, and keeps messages for it. Nothing
+/// of ours needs more: a device that was away longer is told again what it shall run.
+const AWAY: Duration = Duration::from_secs(24 * 3600);
 /// Retained messages, and the bytes of one. Nothing of ours retains any; what a stranger retains stays in
 /// memory and on disk for good, and is read at every start.
 const RETAINED: usize = 256;
@@ -53,6 +57,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
         .with_max_packet_size(LARGEST_PACKET)
         .with_max_clients(CLIENTS)
         .with_client_channel_capacity(WAITING_MESSAGES)
+        .with_session_expiry(AWAY)
         .with_max_retained_messages(RETAINED)
         .with_max_retained_message_size(RETAINED_BYTES)
         .with_storage(storage);
