@@ -100,7 +100,7 @@ impl Registry {
         }
         let response = request.send().await.map_err(|source| self.unreachable(source))?;
         let status = response.status();
-        let bytes = bounded(response, LARGEST_ANSWER).await.map_err(|source| self.garbled(source))?;
+        let bytes = bounded(response, LARGEST_ANSWER).await.map_err(|source| self.broken(source))?;
         if !status.is_success() {
             return Err(self.answered(doing, status, &bytes));
         }
@@ -233,6 +233,15 @@ impl Registry {
         }
     }
 
+    /// An answer that did not come to its end in time is none; any other is not understood.
+    fn broken(&self, source: crate::failure::Cause) -> Failure {
+        match source.downcast::<reqwest::Error>() {
+            Ok(late) if late.is_timeout() => self.unreachable(*late),
+            Ok(other) => self.garbled(other),
+            Err(source) => self.garbled(source),
+        }
+    }
+
     fn garbled(&self, source: crate::failure::Cause) -> Failure {
         Failure::Garbled { who: "the registry", address: self.context.registry.clone(), source }
     }
@@ -284,7 +293,8 @@ pub fn error_body(status: StatusCode, body: &[u8]) -> (String, String) {
 }
 
 /// Plain HTTP, and to this machine only: the token travels in it.
-fn check_address(address: &str) -> Result<(), Failure> {
+/// Refuses what can be no registry, before anything is sent there.
+pub fn check_address(address: &str) -> Result<(), Failure> {
     let wrong = |why: &str, advice: &str| {
         Err(Failure::usage(format!("{address} is not an address of a registry: {why}"), advice))
     };

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::client::check_address;
 use crate::failure::Failure;
 use crate::supervisor::record::Record;
 
@@ -125,7 +126,12 @@ impl Context {
         let directory = data_dir(global, env)?;
         let record = Record::read(&directory)?;
         let registry = match (&explicit, &record) {
-            (Some(url), _) => url.trim_end_matches('/').to_owned(),
+            (Some(url), _) => {
+                let url = url.trim_end_matches('/');
+                // Before its token is looked for: that would be missing too.
+                check_address(url)?;
+                url.to_owned()
+            }
             // An `up` that is still starting has written its record, but no address yet.
             (None, Some(record)) if !record.registry.is_empty() => record.registry.clone(),
             (None, _) => return Err(Failure::NoRegistry { looked: directory }),

@@ -1,5 +1,5 @@
 //! A host that an earlier agent left: adopted where it is the one that is to run, replaced where it is
-//! not, and never left beside another one.
+//! not, and never left beside another one; and one that hangs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use selvedge_control::PackageState;
 use selvedge_tests::packages::push_identity;
-use selvedge_tests::process::{Process, send};
+use selvedge_tests::process::{Process, runs, send};
 use selvedge_tests::programs::program;
 use selvedge_tests::stack::{Stack, free_address};
 use selvedge_tests::wait;
@@ -113,4 +113,23 @@ fn hosts(stack: &Stack) -> Vec<u32> {
         words.get(1) == Some(&b"serve".as_slice()) && words.contains(&data.as_bytes())
     };
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(serves).collect()
+}
+
+#[test]
+fn a_host_that_hangs_is_killed_and_another_answers() {
+    let stack = Stack::start();
+    let first = wait::until("a host", || stack.host_id().filter(|id| runs(*id)).ok_or("none"));
+    wait::until("it to be ready", || match stack.get("/v2/health/ready") {
+        Ok((200, _)) => Ok(()),
+        other => Err(other),
+    });
+    send(first, Signal::STOP);
+    wait::until("another host", || match stack.host_id() {
+        Some(id) if id != first && runs(id) && !runs(first) => Ok(()),
+        other => Err(other),
+    });
+    wait::until("it to be told", || {
+        let events = stack.target()["events"].to_string();
+        if events.contains("did not answer any more") { Ok(()) } else { Err(events) }
+    });
 }

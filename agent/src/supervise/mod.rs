@@ -33,6 +33,8 @@ pub use process::{Process, Trace, write_run_file};
 const START: Duration = Duration::from_secs(60);
 /// The host holds an events answer back for up to 30 s; one that takes longer is not well.
 const EVENTS: Duration = Duration::from_secs(45);
+/// Longest wait for an answer of a host that has missed one.
+const HUNG: Duration = Duration::from_secs(5);
 /// Unanswered questions after which a host counts as hung.
 const MISSES: u32 = 3;
 /// Exit code of a host that ends because a model cannot be stopped.
@@ -381,12 +383,15 @@ impl Attendant {
                     Err(error) => {
                         misses += 1;
                         tracing::debug!(%error, misses, "the host does not tell its events");
-                        if misses >= MISSES {
-                            process.signal(Signal::KILL);
-                        }
-                        tokio::select! {
+                        let answers = tokio::select! {
                             ending = process.ended() => return self.died(ending, named),
-                            () = tokio::time::sleep(Duration::from_millis(500)) => {}
+                            answers = self.answers_still() => answers && misses < MISSES,
+                        };
+                        if !answers {
+                            process.signal(Signal::KILL);
+                            let ending = process.ended().await;
+                            let what = "it did not answer any more, and was killed".to_owned();
+                            return self.died(process::Ending { what, ..ending }, named);
                         }
                     }
                 },
@@ -394,6 +399,18 @@ impl Attendant {
                 ending = process.ended() => return self.died(ending, named),
             }
         }
+    }
+
+    /// Whether a host that has missed a question answers a short one: one that hangs is not waited for
+    /// as long as one that has nothing to tell.
+    async fn answers_still(&self) -> bool {
+        for _ in 1..MISSES {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if self.client.status(HUNG).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     fn trim_log(&self) {

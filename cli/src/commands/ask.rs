@@ -82,7 +82,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         Via::Http => Endpoint::new(&address(around, args).await?)?,
         Via::Mqtt => far(around, args).await?,
     };
-    let allowed = Duration::from_secs(args.timeout);
+    let (allowed, until) = (Duration::from_secs(args.timeout), deadline(args));
     let version = match &args.model.which {
         Which::Newest => None,
         Which::Version(version) => Some(version.to_string()),
@@ -95,7 +95,11 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             endpoint.infer(model, version, &value, allowed).await
         }
         Question::Json(value) => match endpoint.metadata(model, version, allowed).await {
-            Ok(metadata) => endpoint.infer(model, version, &request(value, &metadata)?, allowed).await,
+            Ok(metadata) => {
+                // What the first question took is gone; something is left for the second.
+                let left = until.cut(allowed).max(Duration::from_secs(1));
+                endpoint.infer(model, version, &request(value, &metadata)?, left).await
+            }
             Err(failure) => Err(failure),
         },
     };

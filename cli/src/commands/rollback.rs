@@ -56,6 +56,16 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             Some(reference.resolve(&registry.packages().await?.1)?.release)
         }
     };
+    if let Some(release) = release.filter(|release| *release > old.release) {
+        return Err(Failure::usage(
+            format!(
+                "r{release} is later than r{}, which {} deploys: that is no way back",
+                old.release,
+                old.where_to()
+            ),
+            format!("`selvedge deploy {}@r{release}` goes forward", args.package),
+        ));
+    }
     let path = registry.in_workspace(&format!("/deployments/{}/rollback", old.id));
     let doing = match release {
         Some(release) => format!("roll {} back to r{release}", args.package),

@@ -54,15 +54,18 @@ pub async fn enrol(registry: &Registry, place: &Place, name: &DeviceId, broker: 
         }
         (Err(_), Some(enrolment)) if place.agent().join("device.key").exists() => {
             let device = enrolment["device"].as_str().unwrap_or("another target").to_owned();
+            let agent = place.agent();
+            let anew = format!("remove {} to begin anew: it is enrolled again then", agent.display());
             return Err(Failure::Conflict {
                 what: format!(
                     "the agent in {} is enrolled as {device}, and the registry does not know {name}",
-                    place.agent().display()
+                    agent.display()
                 ),
-                advice: format!(
-                    "start with --name {device}, or remove {} to begin anew",
-                    place.agent().display()
-                ),
+                // Under its own name it was removed from the registry: that name does not help.
+                advice: match device == name.as_str() {
+                    true => anew,
+                    false => format!("start with --name {device}, or {anew}"),
+                },
             });
         }
         (Err(_), _) => make_target(registry, name).await?,

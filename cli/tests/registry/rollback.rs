@@ -92,3 +92,14 @@ fn what_stands_in_the_way_is_clear() {
     mock.says("GET", "/targets/edge-2", crate::mock::target("edge-2"));
     mock.check(&["rollback", "file-type", "--target", "edge-2"], 3, &["for edge-2 alone", "--deployment ID"]);
 }
+
+#[test]
+fn forward_is_no_way_back() {
+    let mock = Mock::start();
+    let mut first = row(ID, Some("edge-1"), None);
+    first["release"] = 1.into();
+    mock.says("GET", "/deployments", json!({"items": [first]}));
+    let line = ["rollback", "file-type", "--target", "edge-1", "--to", "r2"];
+    mock.check(&line, 2, &["r2 is later than r1", "selvedge deploy file-type@r2"]);
+    assert!(mock.asked("POST", "/").is_empty(), "something was changed");
+}

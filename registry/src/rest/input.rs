@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use http_body_util::BodyExt;
@@ -99,6 +99,10 @@ pub async fn bytes(mut body: Body, limit: usize) -> Result<Vec<u8>, Refusal> {
 /// Read what is left of a body whose request is refused, within bounds: a connection that is closed
 /// on unread bytes is reset, and the client may never see why it was refused.
 pub async fn discard(mut body: Body, most: u64) {
+    // It says itself that it is too much: the rest is not worth waiting for.
+    if HttpBody::size_hint(&body).lower() > most {
+        return;
+    }
     let mut left = most;
     let read = async {
         while let Some(Ok(frame)) = body.frame().await {
