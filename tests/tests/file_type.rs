@@ -81,7 +81,8 @@ impl Host {
         command.args(["serve", "--listen", "127.0.0.1:0", "--control"]).arg(&socket);
         command.arg("--data").arg(dir.join("host"));
         let process = Process::start("host", &mut command, &dir.join("host.log"));
-        wait::until("the control socket", || if socket.exists() { Ok(()) } else { Err("not there") });
+        // The file is there a moment before anybody listens on it.
+        wait::until("the control socket", || std::os::unix::net::UnixStream::connect(&socket));
 
         let client = Client::new(&socket);
         let package_ref = PackageRef { name: "file-type".parse().unwrap(), digest };
