@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+use selvedge_protocol::line::is_plain;
 use serde::Serialize;
 
 use crate::context::process_env;
@@ -152,16 +153,14 @@ pub fn put_steering(text: &str) {
     kept("standard error", io::stderr().lock().write_all(text.as_bytes()));
 }
 
-/// `text` with every control character but the line feed written as an escape.
+/// `text` with all that does not stand for itself, but the line feed, written as an escape.
 pub fn printable(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.chars() {
-        // Bidirectional overrides can make one text look like another.
-        let deceives = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if (c.is_control() && c != '\n') || deceives {
-            let _ = write!(clean, "{}", c.escape_unicode());
-        } else {
+        if is_plain(c) || c == '\n' {
             clean.push(c);
+        } else {
+            let _ = write!(clean, "{}", c.escape_unicode());
         }
     }
     clean

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use selvedge_package::Digest;
 use selvedge_package::trust::{ImageCustom, target_name};
+use selvedge_package::{Bundle, Digest};
 use tough::TargetName;
 use tough::schema::{Signed, Target, Targets};
 
@@ -26,6 +26,22 @@ pub struct ImageTarget {
 }
 
 impl ImageTarget {
+    /// What is listed of a package: all of it is in its own manifests.
+    pub fn of(bundle: &Bundle) -> Self {
+        let manifest = bundle.manifest();
+        Self {
+            digest: bundle.digest(),
+            length: bundle.length(),
+            custom: ImageCustom {
+                package: manifest.name.clone(),
+                version: manifest.version.clone(),
+                release: manifest.release,
+                min_release: manifest.min_release,
+                architectures: manifest.requires.architectures.clone(),
+            },
+        }
+    }
+
     /// The target's name: `<name>-<version>.pkg.json`.
     pub fn name(&self) -> String {
         target_name(&self.custom.package, &self.custom.version)

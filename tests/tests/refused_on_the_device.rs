@@ -4,36 +4,18 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::path::Path;
 
 use selvedge_tests::command::Selvedge;
-use selvedge_tests::onnx_writer;
-use selvedge_tests::packages::keys;
-use selvedge_tests::stack::{DEVICE, Stack, reported};
-use selvedge_tests::wait;
-
-const MANIFEST: &str = r#"
-name = "identity"
-version = "VERSION"
-[[models]]
-name = "model"
-file = "model.onnx"
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [2, 3]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [2, 3]
-[acceptance]
-cases = ["cases/golden.json"]
-"#;
+use selvedge_tests::packages::{deploy, release_folder};
+use selvedge_tests::stack::{Stack, reported};
+use selvedge_tests::{versions, wait};
 
 #[test]
 fn a_failed_case_is_reported_and_the_next_release_is_taken() {
     let stack = Stack::start();
     let wrong = folder(&stack, "1.0.0", 41.5);
-    push(&stack, &wrong, "1.0.0", 1);
+    push(&stack, &wrong, 1);
 
     let failure = wait::until("the failure to be reported", || {
         let target = stack.target();
@@ -52,7 +34,7 @@ fn a_failed_case_is_reported_and_the_next_release_is_taken() {
     assert_eq!(stack.get("/v2/health/live").unwrap().0, 200, "the host is healthy and idle");
 
     let right = folder(&stack, "1.0.1", 6.0);
-    push(&stack, &right, "1.0.1", 2);
+    push(&stack, &right, 2);
     stack.wait_committed("identity", 2);
     let report = reported(&stack.target(), "identity").unwrap().clone();
     assert!(report["failure"].is_null(), "{report}");
@@ -62,7 +44,7 @@ fn a_failed_case_is_reported_and_the_next_release_is_taken() {
 fn hostile_modules_cost_their_own_package_only() {
     let stack = Stack::start();
     let right = folder(&stack, "1.0.0", 6.0);
-    push(&stack, &right, "1.0.0", 1);
+    push(&stack, &right, 1);
     stack.wait_committed("identity", 1);
     for (release, hostile) in (2..).zip(["spin", "spin-init", "balloon"]) {
         let version = format!("1.0.{release}");
@@ -72,7 +54,7 @@ fn hostile_modules_cost_their_own_package_only() {
         let manifest = format!("{folder}/selvedge.toml");
         let limits = "\n[module]\ncomponent = \"module.wasm\"\ndeadline-ms = 500\nmemory-mib = 16\n";
         fs::write(&manifest, fs::read_to_string(&manifest).unwrap() + limits).unwrap();
-        push(&stack, &folder, &version, release);
+        push(&stack, &folder, release);
         wait::until(&format!("{hostile} to be reported"), || {
             let target = stack.target();
             match reported(&target, "identity") {
@@ -105,27 +87,11 @@ fn packaging_refuses_it_before_it_leaves_the_desk() {
 /// A package folder whose only case expects `last` as its last element; the model gives 6.
 fn folder(stack: &Stack, version: &str, last: f64) -> String {
     let folder = stack.dir.path().join(format!("identity-{version}"));
-    fs::create_dir_all(folder.join("cases")).unwrap();
-    fs::write(folder.join("selvedge.toml"), MANIFEST.replace("VERSION", version)).unwrap();
-    fs::write(folder.join("model.onnx"), onnx_writer::identity_padded(100)).unwrap();
-    let tensor = |name: &str, last: f64| serde_json::json!({"name": name, "datatype": "FP32", "shape": [2, 3], "data": [1.0, 2.0, 3.0, 4.0, 5.0, last]});
-    let case =
-        serde_json::json!({"name": "golden", "inputs": [tensor("x", 6.0)], "outputs": [tensor("y", last)]});
-    fs::write(folder.join("cases/golden.json"), case.to_string()).unwrap();
+    versions::identity(&folder, "identity", version, 100, last, "");
     folder.display().to_string()
 }
 
-fn push(stack: &Stack, folder: &str, version: &str, release: u64) {
-    let out = stack.path(&format!("identity-{version}.pkg"));
-    Selvedge::new().run(&[
-        "package",
-        folder,
-        "--release",
-        &release.to_string(),
-        "--out",
-        &out,
-        "--skip-acceptance",
-    ]);
-    stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
-    stack.selvedge().run(&["deploy", "identity", "--target", DEVICE]);
+fn push(stack: &Stack, folder: &str, release: u64) {
+    release_folder(stack, Path::new(folder), release);
+    deploy(stack, "identity", release);
 }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use reqwest::Method;
-use selvedge_package::trust::{ImageCustom, ImageTargets, verify_targets};
+use selvedge_package::trust::{ImageTargets, verify_targets};
 use selvedge_package::{Bundle, Digest};
 use selvedge_signing::image::{ImageTarget, add_target};
 use selvedge_signing::keyring::RootFiles;
@@ -158,18 +158,7 @@ impl Signer {
 
     /// The list of releases with one more, and the proof that devices will take it.
     fn sign(&self, previous: &Previous, bundle: &Bundle) -> Result<Vec<u8>, Failure> {
-        let manifest = bundle.manifest();
-        let target = ImageTarget {
-            digest: bundle.digest(),
-            length: bundle.length(),
-            custom: ImageCustom {
-                package: manifest.name.clone(),
-                version: manifest.version.clone(),
-                release: manifest.release,
-                min_release: manifest.min_release,
-                architectures: manifest.requires.architectures.clone(),
-            },
-        };
+        let target = ImageTarget::of(bundle);
         let now = clock::now();
         let expires = lifetimes::expiry(now, lifetimes::IMAGE_TARGETS);
         let signed = add_target(previous.bytes.as_deref(), &target, expires, &[&self.keys.image_targets])

@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use selvedge_package::Bundle;
-use selvedge_package::trust::{ImageCustom, RepositoryMetadata, target_name, verify_targets};
+use selvedge_package::trust::{RepositoryMetadata, target_name, verify_targets};
 use selvedge_signing::image::{ImageTarget, add_target, renew};
 use selvedge_signing::lifetimes::{IMAGE_SNAPSHOT, IMAGE_TARGETS, IMAGE_TIMESTAMP, expiry};
 use selvedge_signing::online::{sign_snapshot, sign_timestamp};
@@ -17,17 +17,7 @@ use crate::keyring::failed;
 /// Lists the package among the releases, unless it is there already; says whether it was not.
 pub fn release(image: &mut Image, ring: &Ring, bundle: &Bundle, now: Timestamp) -> Result<bool, Failure> {
     let manifest = bundle.manifest();
-    let target = ImageTarget {
-        digest: bundle.digest(),
-        length: bundle.length(),
-        custom: ImageCustom {
-            package: manifest.name.clone(),
-            version: manifest.version.clone(),
-            release: manifest.release,
-            min_release: manifest.min_release,
-            architectures: manifest.requires.architectures.clone(),
-        },
-    };
+    let target = ImageTarget::of(bundle);
     if let Some(targets) = &image.targets {
         // Its age is no matter here, nor are keys that a newer root has replaced: it is signed again.
         let verify =
