@@ -207,6 +207,7 @@ fn absurd() -> Vec<(Kind, Vec<u8>)> {
     let digest = Digest::of(b"nothing");
     let long = "x".repeat(20_000);
     let request = InferRequest {
+        nonce: Vec::new(),
         id: "a".to_owned(),
         within_ms: u32::MAX,
         model: "../../etc".to_owned(),
@@ -218,7 +219,7 @@ fn absurd() -> Vec<(Kind, Vec<u8>)> {
     };
     let logs = |id: &str, lines| {
         let ask = Ask::Logs { after: Some(u64::MAX), lines };
-        Body::Command(Ordered { id: id.to_owned(), within_ms: u32::MAX, ask })
+        Body::Command(Ordered { id: id.to_owned(), within_ms: u32::MAX, nonce: Vec::new(), ask })
     };
     let mut nested = vec![0x81; 100_000];
     nested.push(0);
@@ -322,7 +323,10 @@ async fn whatever_is_sent_the_agent_goes_on_answering() {
         let logs = Ask::Logs { after: None, lines: 20 };
         let id = format!("logs-{}", n % 2);
         broker
-            .say(Kind::Command, &envelope(Body::Command(Ordered { id, within_ms: 60_000, ask: logs })))
+            .say(
+                Kind::Command,
+                &envelope(Body::Command(Ordered { id, within_ms: 60_000, nonce: Vec::new(), ask: logs })),
+            )
             .await;
     }
     agent.status().await;
@@ -369,7 +373,7 @@ impl Drop for Connection {
 async fn ask_for_logs(broker: &Connection, heard: &Heard) -> selvedge_protocol::remote::LogLines {
     for n in 0..600 {
         let ask = Ask::Logs { after: None, lines: 20 };
-        let command = Ordered { id: format!("last-{n}"), within_ms: 60_000, ask };
+        let command = Ordered { id: format!("last-{n}"), within_ms: 60_000, nonce: Vec::new(), ask };
         broker.say(Kind::Command, &envelope(Body::Command(command))).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let heard = heard.lock().unwrap();

@@ -79,6 +79,8 @@ bodies! {
     Enrol(Enrol) = "enrol";
     /// `dn/enrol`
     Enrolled(Enrolled) = "enrolled";
+    /// Any of the others under a signature: COSE_Sign1 over their envelope in CBOR ([`crate::sealed`]).
+    Signed(ByteString) = "signed";
     /// `dn/cmd`
     Command(Command) = "cmd";
     /// `up/res`

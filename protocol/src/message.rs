@@ -236,7 +236,9 @@ pub struct Ack {
     pub rows: Vec<(u64, u64)>,
 }
 
-/// `up/enrol`: the device's own public key, under the one-time token of its enrolment.
+/// `up/enrol`: the device's own public key, under the one-time token of its enrolment; later, with an
+/// empty token, a request for the next certificate. It travels sealed ([`crate::sealed`]) by that key,
+/// which proves that the device has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrol {
     /// The token.
@@ -244,6 +246,10 @@ pub struct Enrol {
     /// Ed25519 public key, 32 bytes.
     #[serde(with = "serde_bytes")]
     pub public_key: Vec<u8>,
+    /// Certificate signing request (PKCS#10, DER) of the key that the device shows to its broker; empty
+    /// where the link needs no certificate.
+    #[serde(default, with = "serde_bytes")]
+    pub csr: Vec<u8>,
 }
 
 /// `dn/enrol`: the answer.
@@ -252,6 +258,9 @@ pub struct Enrol {
 pub enum Enrolled {
     /// The key is registered (saying it again with the same key is answered the same).
     Accepted,
+    /// It is, and this is the certificate that was asked for: X.509 in DER, the device's own first, the
+    /// authority not among them. It is worth what it proves: whoever gets it checks its chain, name and key.
+    Certificate(Vec<ByteString>),
     /// It is not, and why.
     Refused(String),
 }

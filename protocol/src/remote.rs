@@ -25,6 +25,10 @@ pub struct Command {
     pub id: String,
     /// Milliseconds from its arrival after which it is dropped; at most [`LONGEST_WAIT_MS`].
     pub within_ms: u32,
+    /// The nonce of the device's newest birth: a question that was recorded is worth nothing after the
+    /// agent's next start.
+    #[serde(default, with = "serde_bytes")]
+    pub nonce: Vec<u8>,
     /// What to do.
     pub ask: Ask,
 }
@@ -101,6 +105,9 @@ pub struct InferRequest {
     /// Milliseconds from its arrival after which the answer is worth nothing; at most
     /// [`LONGEST_WAIT_MS`].
     pub within_ms: u32,
+    /// The nonce of the device's newest birth; see [`Command::nonce`].
+    #[serde(default, with = "serde_bytes")]
+    pub nonce: Vec<u8>,
     /// The model: a package name.
     pub model: String,
     /// One version of it; `None`: the one that is routed.

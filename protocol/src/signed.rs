@@ -19,6 +19,12 @@ pub enum Purpose {
     Report,
     /// An acknowledgement of reports: signed by the registry.
     Ack,
+    /// A request to be enrolled, or for another certificate: signed by the device.
+    Enrol,
+    /// A command or a remote inference request: signed by the registry.
+    Question,
+    /// What came of it: signed by the device.
+    Answer,
 }
 
 /// Why a signed message is refused, or a key cannot be used.
@@ -69,6 +75,13 @@ impl PrivateKey {
         Ed25519KeyPair::from_pkcs8_maybe_unchecked(pkcs8).map(Self).map_err(|_| SignedError::Key)
     }
 
+    /// The raw ed25519 signature of `bytes`.
+    pub fn raw(&self, bytes: &[u8]) -> [u8; 64] {
+        let mut signature = [0; 64];
+        signature.copy_from_slice(self.0.sign(bytes).as_ref());
+        signature
+    }
+
     /// The public half.
     pub fn public(&self) -> PublicKey {
         let mut bytes = [0; 32];
@@ -90,9 +103,7 @@ pub fn sign(
     device: &DeviceId,
     payload: Vec<u8>,
 ) -> Result<Vec<u8>, SignedError> {
-    sign_with(purpose, device, payload, |bytes| {
-        key.0.sign(bytes).as_ref().try_into().map_err(|_| SignedError::Key)
-    })
+    sign_with(purpose, device, payload, |bytes| Ok(key.raw(bytes)))
 }
 
 /// Like [`sign`], with a key that is somewhere else: `signer` makes the raw ed25519 signature.
@@ -116,6 +127,12 @@ pub fn sign_with<E: From<SignedError>>(
     Ok(bytes)
 }
 
+/// The payload of a signed message whose signature nobody has checked: to find out which key should
+/// have signed it, and for nothing else.
+pub fn payload(bytes: &[u8]) -> Result<Vec<u8>, SignedError> {
+    read(bytes)?.payload.ok_or_else(|| SignedError::Malformed("without a payload".into()))
+}
+
 /// The payload, if `key` signed it for this purpose and this device.
 pub fn verify(
     key: &PublicKey,
@@ -123,6 +140,14 @@ pub fn verify(
     device: &DeviceId,
     bytes: &[u8],
 ) -> Result<Vec<u8>, SignedError> {
+    let message = read(bytes)?;
+    message.verify_signature(&bound_to(purpose, device), |signature, signed| {
+        UnparsedPublicKey::new(&ED25519, key.0).verify(signed, signature).map_err(|_| SignedError::Signature)
+    })?;
+    message.payload.ok_or_else(|| SignedError::Malformed("without a payload".into()))
+}
+
+fn read(bytes: &[u8]) -> Result<CoseSign1, SignedError> {
     if bytes.len() > LARGEST {
         return Err(SignedError::TooLarge(bytes.len()));
     }
@@ -131,16 +156,16 @@ pub fn verify(
     if message.protected.header != expected || !message.unprotected.is_empty() {
         return Err(SignedError::Malformed("other headers than EdDSA alone".into()));
     }
-    message.verify_signature(&bound_to(purpose, device), |signature, signed| {
-        UnparsedPublicKey::new(&ED25519, key.0).verify(signed, signature).map_err(|_| SignedError::Signature)
-    })?;
-    message.payload.ok_or_else(|| SignedError::Malformed("without a payload".into()))
+    Ok(message)
 }
 
 fn bound_to(purpose: Purpose, device: &DeviceId) -> Vec<u8> {
     let word = match purpose {
         Purpose::Report => "report",
         Purpose::Ack => "ack",
+        Purpose::Enrol => "enrol",
+        Purpose::Question => "question",
+        Purpose::Answer => "answer",
     };
     format!("selvedge/v1/{word}/{device}").into_bytes()
 }

@@ -143,7 +143,8 @@ impl Remote {
 impl Place<'_> {
     /// Ask for what a command does.
     pub async fn command(self, ask: Ask, within: Duration) -> Result<Outcome, Refusal> {
-        let command = Command { id: self.id.clone(), within_ms: milliseconds(within), ask };
+        let command =
+            Command { id: self.id.clone(), within_ms: milliseconds(within), nonce: Vec::new(), ask };
         match self.ask(Kind::Command, Body::Command(command), within).await? {
             Answer::Command(outcome) => Ok(outcome),
             Answer::Infer(_) => Err(Refusal::BadAnswer { why: "it answered something else".to_owned() }),

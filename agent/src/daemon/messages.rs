@@ -154,7 +154,7 @@ impl Daemon {
 
     fn enrolled(&mut self, answer: Enrolled) -> Result<(), StoreError> {
         match answer {
-            Enrolled::Accepted => {
+            Enrolled::Accepted | Enrolled::Certificate(_) => {
                 self.unenrolled = None;
                 if !self.identity.enrolled && !self.said_accepted {
                     tracing::info!("the registry has accepted this device's key");

@@ -364,7 +364,7 @@ impl Daemon {
         let desired = self.trust.sequence();
         if !self.identity.enrolled {
             let public_key = self.reporter.public_key().0.to_vec();
-            let enrol = Enrol { token: self.identity.token.clone(), public_key };
+            let enrol = Enrol { token: self.identity.token.clone(), public_key, csr: Vec::new() };
             self.link.say(Kind::Enrol, Body::Enrol(enrol));
             if !self.said_accepted {
                 return;

@@ -61,6 +61,7 @@ fn answer(said: Said) -> InferAnswer {
 
 fn request(id: &str) -> InferRequest {
     InferRequest {
+        nonce: Vec::new(),
         id: id.to_owned(),
         within_ms: 60_000,
         model: "p".to_owned(),
@@ -183,8 +184,12 @@ async fn log_lines_are_given_again_for_the_same_command_and_a_flood_is_dropped()
     let mut bench = Bench::new().await;
     let log = bench.place.path().join("host.log");
     std::fs::write(&log, "2026-11-28T01:02:03Z INFO host: one\n").unwrap();
-    let command =
-        |id: &str, after| Command { id: id.to_owned(), within_ms: 1000, ask: Ask::Logs { after, lines: 10 } };
+    let command = |id: &str, after| Command {
+        id: id.to_owned(),
+        within_ms: 1000,
+        nonce: Vec::new(),
+        ask: Ask::Logs { after, lines: 10 },
+    };
     let lines = |said: Option<Said>| match said.map(|said| said.body) {
         Some(Body::CommandResult(CommandResult { outcome: Outcome::Logs(lines), .. })) => lines,
         other => panic!("{other:?}"),

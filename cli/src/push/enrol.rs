@@ -137,7 +137,7 @@ mod tests {
     use crate::exit::Exit;
 
     fn enrol(token: &str, key: &[u8]) -> Enrol {
-        Enrol { token: token.to_owned(), public_key: key.to_vec() }
+        Enrol { token: token.to_owned(), public_key: key.to_vec(), csr: Vec::new() }
     }
 
     #[test]

@@ -393,7 +393,7 @@ impl<'a> Session<'a> {
         }
         let (answer, changed) = enrol::register(&mut self.parts.device, enrol);
         match &answer {
-            Enrolled::Accepted => {
+            Enrolled::Accepted | Enrolled::Certificate(_) => {
                 self.heard = true;
                 if changed {
                     self.parts.repository.keep_device(&self.parts.device)?;

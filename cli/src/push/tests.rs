@@ -172,7 +172,11 @@ impl Device {
     }
 
     fn enrol(&self) -> Body {
-        Body::Enrol(Enrol { token: TOKEN.to_owned(), public_key: self.key.public().0.to_vec() })
+        Body::Enrol(Enrol {
+            token: TOKEN.to_owned(),
+            public_key: self.key.public().0.to_vec(),
+            csr: Vec::new(),
+        })
     }
 
     fn row(&mut self, body: ReportBody) -> ByteString {
@@ -280,7 +284,7 @@ async fn a_device_enrols_accepts_pulls_and_reports() {
         Frame::decode(&refused[0]).unwrap(),
         Frame::Refusal { transfer: 3, refusal: Refusal::Unknown }
     ));
-    let wrong = Enrol { token: "x".to_owned(), public_key: vec![9; 32] };
+    let wrong = Enrol { token: "x".to_owned(), public_key: vec![9; 32], csr: Vec::new() };
     say(&mut session, Kind::Enrol, Body::Enrol(wrong)).unwrap();
     say(&mut session, Kind::Enrol, device.enrol()).unwrap();
     let answers: Vec<Body> =

@@ -205,6 +205,7 @@ async fn ask(
     let place = app.remote.place(&device, Kind::InferRequest)?;
     let body = input::bytes(body, app.remote.room(&capabilities)).await?;
     let request = InferRequest {
+        nonce: Vec::new(),
         id: String::new(),
         within_ms: 0,
         model: name.to_string(),

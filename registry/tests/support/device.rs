@@ -109,7 +109,7 @@ impl Device {
     pub async fn enrol(&mut self) -> Enrolled {
         let token = self.token.clone();
         let public_key = self.key.public().0.to_vec();
-        self.send(Kind::Enrol, Body::Enrol(Enrol { token, public_key }));
+        self.send(Kind::Enrol, Body::Enrol(Enrol { token, public_key, csr: Vec::new() }));
         match Envelope::decode(&self.receive(Kind::Enrolled).await).unwrap().body {
             Body::Enrolled(answer) => answer,
             other => panic!("{other:?}"),
