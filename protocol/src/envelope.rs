@@ -252,7 +252,7 @@ mod tests {
             count: 4,
         }));
         check(Body::Enrolled(Enrolled::Refused("no".into())));
-        check(Body::Enrol(Enrol { token: "t".into(), public_key: vec![9; 32] }));
+        check(Body::Enrol(Enrol { token: "t".into(), public_key: vec![9; 32], csr: vec![1] }));
         check(Body::Birth(Birth {
             agent: "0.1.0".into(),
             capabilities: vec!["x".into()],
@@ -281,7 +281,10 @@ mod tests {
         let text =
             r#"{"v":1,"id":4,"ep":1,"sq":2,"ts":3,"ty":"enrol","body":{"token":"t","public_key":[1,2]}}"#;
         let envelope = Envelope::decode(text.as_bytes()).unwrap();
-        assert_eq!(envelope.body, Body::Enrol(Enrol { token: "t".into(), public_key: vec![1, 2] }));
+        assert_eq!(
+            envelope.body,
+            Body::Enrol(Enrol { token: "t".into(), public_key: vec![1, 2], csr: Vec::new() })
+        );
     }
 
     #[test]

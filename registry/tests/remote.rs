@@ -79,7 +79,7 @@ async fn log_lines_come_from_the_device_that_was_asked() {
     let mut other = online(&registry, "edge-2").await;
     let asked = registry.request(Method::GET, &format!("{TARGET}/logs?lines=5&after=3"));
     let asked = tokio::spawn(async move { asked.send().await.unwrap() });
-    let Command { id, within_ms, ask } = command(&mut edge).await;
+    let Command { id, within_ms, ask, nonce: _ } = command(&mut edge).await;
     assert_eq!(ask, Ask::Logs { after: Some(3), lines: 5 });
     assert!((1..=30_000).contains(&within_ms));
     // Another device, another id, and another kind of answer do not count.
@@ -129,6 +129,7 @@ async fn inference_goes_through_as_it_is() {
     assert_eq!(
         request,
         InferRequest {
+            nonce: Vec::new(),
             id: request.id.clone(),
             within_ms: 600_000,
             model: "file-type".to_owned(),
