@@ -23,6 +23,20 @@ pub enum SigningError {
     Permissions { path: PathBuf, mode: u32 },
     #[error("{path} is not an ed25519 private key in PKCS#8 PEM: {reason}")]
     KeyFormat { path: PathBuf, reason: &'static str },
+    #[error("{path} is not an ed25519 public key in PEM: {reason}")]
+    PublicFormat { path: PathBuf, reason: &'static str },
+    #[error("{path} is encrypted, and no passphrase was given")]
+    Encrypted { path: PathBuf },
+    #[error("the passphrase of {path} is another one")]
+    WrongPassphrase { path: PathBuf },
+    #[error("no passphrase could be asked for {path}")]
+    NoPassphrase {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("this is no passphrase: {reason}")]
+    Passphrase { reason: &'static str },
     #[error("the key could not be generated")]
     Generate,
     #[error("the key could not be used to sign")]
