@@ -3,6 +3,7 @@
 //! An acknowledgement counts only when a Director key of the accepted root has signed it for this
 //! device; anyone else could otherwise make the device forget what it has to say.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_package::DeviceId;
@@ -46,7 +47,7 @@ pub enum AckError {
 pub struct Reporter {
     store: Store,
     device: DeviceId,
-    key: PrivateKey,
+    key: Arc<PrivateKey>,
     epoch: u64,
     sequence: u64,
     /// When rows are to be sent; `None`: nothing waits.
@@ -58,7 +59,7 @@ pub struct Reporter {
 
 impl Reporter {
     /// A reporter of this start of the agent. Rows of earlier starts are sent first.
-    pub fn new(store: Store, device: DeviceId, key: PrivateKey, epoch: u64) -> Result<Self, StoreError> {
+    pub fn new(store: Store, device: DeviceId, key: Arc<PrivateKey>, epoch: u64) -> Result<Self, StoreError> {
         let waiting = store.database().rows_waiting()? > 0;
         Ok(Self {
             store,
@@ -194,13 +195,12 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     fn reporter(place: &std::path::Path, epoch: u64) -> (Reporter, DeviceId) {
         let store = Store::open(Arc::new(crate::store::RealDisk), place).unwrap();
         let device: DeviceId = "edge-1".parse().unwrap();
         let (key, _) = PrivateKey::generate().unwrap();
-        (Reporter::new(store, device.clone(), key, epoch).unwrap(), device)
+        (Reporter::new(store, device.clone(), Arc::new(key), epoch).unwrap(), device)
     }
 
     #[test]

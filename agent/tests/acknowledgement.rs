@@ -42,7 +42,7 @@ fn only_the_director_of_the_accepted_root_is_believed() {
     let device: DeviceId = "edge-1".parse().unwrap();
     let other: DeviceId = "edge-2".parse().unwrap();
     let (key, _) = PrivateKey::generate().unwrap();
-    let mut reporter = Reporter::new(store.clone(), device.clone(), key, 1).unwrap();
+    let mut reporter = Reporter::new(store.clone(), device.clone(), Arc::new(key), 1).unwrap();
     reporter.event("committed", None, "first").unwrap();
     reporter.event("committed", None, "second").unwrap();
 

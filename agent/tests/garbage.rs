@@ -22,7 +22,11 @@ use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
 use selvedge_protocol::message::{ByteString, Enrolled, Want};
 use selvedge_protocol::remote::{Ask, Command as Ordered, Endpoint, InferRequest, Outcome};
+use selvedge_protocol::sealed::{self, SealError};
+use selvedge_protocol::signed::{PublicKey, Purpose, SignedError};
 use selvedge_protocol::topic::{Direction, Kind, Topic};
+use selvedge_signing::Signer;
+use selvedge_signing::keyring::OnlineKeys;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -141,6 +145,47 @@ struct Agent {
     place: tempfile::TempDir,
 }
 
+/// Under a Director's seal, for a device.
+fn seal(keys: &OnlineKeys, purpose: Purpose, device: &str, body: Body) -> Vec<u8> {
+    let inner = Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body };
+    let device: DeviceId = device.parse().unwrap();
+    let sign = |bytes: &[u8]| {
+        let signed = keys.director_targets.sign(bytes);
+        signed.map_err(|_| SealError::from(SignedError::Key))
+    };
+    envelope(sealed::seal(purpose, &device, &inner, sign).unwrap())
+}
+
+/// The device's key, from the enrolment that it has sealed with it.
+fn device_key(heard: &Heard) -> PublicKey {
+    let heard = heard.lock().unwrap();
+    let (_, payload) = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::Enrol)).unwrap();
+    let mut key = None;
+    let enrol = Envelope::decode(payload).unwrap().body;
+    sealed::open_by_its_own(Purpose::Enrol, &DEVICE.parse().unwrap(), &enrol, |body| {
+        let Body::Enrol(enrol) = body else { panic!("{body:?}") };
+        key = PublicKey::try_from(enrol.public_key.as_slice()).ok();
+        key
+    })
+    .unwrap();
+    key.unwrap()
+}
+
+/// The nonce of the birth.
+fn nonce(heard: &Heard) -> Vec<u8> {
+    let heard = heard.lock().unwrap();
+    let (_, payload) = heard.iter().rfind(|(topic, _)| *topic == self::topic(Kind::Birth)).unwrap();
+    match Envelope::decode(payload).unwrap().body {
+        Body::Birth(birth) => birth.nonce,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn logs(id: &str, nonce: &[u8]) -> Body {
+    let ask = Ask::Logs { after: None, lines: 20 };
+    Body::Command(Ordered { id: id.to_owned(), within_ms: 60_000, nonce: nonce.to_vec(), ask })
+}
+
 impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -181,6 +226,10 @@ impl Agent {
             .spawn()
             .unwrap();
         Self { process, place }
+    }
+
+    fn keys(&self) -> OnlineKeys {
+        OnlineKeys::load(&self.place.path().join("keys/online")).unwrap()
     }
 
     /// It answers a person on the device.
@@ -319,15 +368,10 @@ async fn whatever_is_sent_the_agent_goes_on_answering() {
     }
 
     // A question between all that is answered, and once for each command.
+    let (keys, nonce) = (agent.keys(), nonce(&heard));
     for n in 0..200 {
-        let logs = Ask::Logs { after: None, lines: 20 };
-        let id = format!("logs-{}", n % 2);
-        broker
-            .say(
-                Kind::Command,
-                &envelope(Body::Command(Ordered { id, within_ms: 60_000, nonce: Vec::new(), ask: logs })),
-            )
-            .await;
+        let question = logs(&format!("logs-{}", n % 2), &nonce);
+        broker.say(Kind::Command, &seal(&keys, Purpose::Question, DEVICE, question)).await;
     }
     agent.status().await;
 
@@ -341,9 +385,10 @@ async fn whatever_is_sent_the_agent_goes_on_answering() {
         broker = Connection::accept(&listener, &heard).await;
         agent.status().await;
     }
+    let key = device_key(&heard);
     heard.lock().unwrap().clear();
     // The refill of what floods have used up is waited for by asking again.
-    let answer = ask_for_logs(&broker, &heard).await;
+    let answer = ask_for_logs(&broker, &heard, &keys, &nonce, &key).await;
     assert!(answer.lines.iter().any(|line| line.source == "agent"), "{answer:?}");
     let more = agent.memory().saturating_sub(rest);
     assert!(more < MORE, "{more} KiB more than before");
@@ -364,22 +409,90 @@ async fn whatever_is_sent_the_agent_goes_on_answering() {
     assert!(agent.process.wait().unwrap().success(), "{}", agent.log());
 }
 
+/// Who may ask: the Director that the device trusts, this device, about now. Everything else is not even
+/// answered.
+#[tokio::test]
+async fn questions_that_the_director_did_not_seal_for_now_are_not_answered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut agent = Agent::start(listener.local_addr().unwrap().port());
+    let heard = Heard::default();
+    let broker = Connection::accept(&listener, &heard).await;
+    broker.say(Kind::Enrolled, &envelope(Body::Enrolled(Enrolled::Accepted))).await;
+    until("a birth", &heard, |topic, _| *topic == self::topic(Kind::Birth)).await;
+    let (keys, nonce, key) = (agent.keys(), nonce(&heard), device_key(&heard));
+    let strangers = agent.place.path().join("strangers");
+    selvedge_signing::keyring::init(&strangers, "2026-11-27T00:00:00Z".parse().unwrap()).unwrap();
+    let strangers = OnlineKeys::load(&strangers.join("online")).unwrap();
+    let infer = |nonce: &[u8]| {
+        Body::InferRequest(InferRequest {
+            nonce: nonce.to_vec(),
+            id: "a".to_owned(),
+            within_ms: 60_000,
+            model: "p".to_owned(),
+            version: None,
+            endpoint: Endpoint::Metadata,
+            content_type: None,
+            header_length: None,
+            body: Vec::new(),
+        })
+    };
+    let mut old = nonce.clone();
+    old[0] ^= 1;
+    for (kind, body) in [(Kind::Command, logs("a", &nonce)), (Kind::InferRequest, infer(&nonce))] {
+        let other = if kind == Kind::Command { infer(&nonce) } else { logs("a", &nonce) };
+        let aged = |nonce: &[u8]| if kind == Kind::Command { logs("a", nonce) } else { infer(nonce) };
+        let mut changed = seal(&keys, Purpose::Question, DEVICE, body.clone());
+        let last = changed.len() - 1;
+        changed[last] ^= 1;
+        for (what, payload) in [
+            ("unsealed", envelope(body.clone())),
+            ("by a stranger", seal(&strangers, Purpose::Question, DEVICE, body.clone())),
+            ("for another device", seal(&keys, Purpose::Question, "edge-2", body.clone())),
+            ("as an acknowledgement", seal(&keys, Purpose::Ack, DEVICE, body.clone())),
+            ("as an answer", seal(&keys, Purpose::Answer, DEVICE, body.clone())),
+            ("of another run of the agent", seal(&keys, Purpose::Question, DEVICE, aged(&old))),
+            ("without a nonce", seal(&keys, Purpose::Question, DEVICE, aged(&[]))),
+            ("of another kind", seal(&keys, Purpose::Question, DEVICE, other)),
+            ("with a changed signature", changed),
+        ] {
+            broker.say(kind, &payload).await;
+            // The agent takes one message after the other: it has seen that one when it answers this.
+            let answer = ask_for_logs(&broker, &heard, &keys, &nonce, &key).await;
+            assert!(answer.lines.iter().any(|line| line.source == "agent"));
+            let mut heard = heard.lock().unwrap();
+            let answers = [Kind::CommandResult, Kind::InferAnswer].map(topic);
+            let said = heard.iter().filter(|(topic, _)| answers.contains(topic)).count();
+            assert_eq!(said, 1, "an answer to a {kind:?} {what}");
+            heard.retain(|(topic, _)| !answers.contains(topic));
+        }
+    }
+    agent.status().await;
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.gone.abort();
     }
 }
 
-async fn ask_for_logs(broker: &Connection, heard: &Heard) -> selvedge_protocol::remote::LogLines {
+/// Asks until it is answered, under the device's seal.
+async fn ask_for_logs(
+    broker: &Connection,
+    heard: &Heard,
+    keys: &OnlineKeys,
+    nonce: &[u8],
+    device: &PublicKey,
+) -> selvedge_protocol::remote::LogLines {
     for n in 0..600 {
-        let ask = Ask::Logs { after: None, lines: 20 };
-        let command = Ordered { id: format!("last-{n}"), within_ms: 60_000, nonce: Vec::new(), ask };
-        broker.say(Kind::Command, &envelope(Body::Command(command))).await;
+        let question = seal(keys, Purpose::Question, DEVICE, logs(&format!("last-{n}"), nonce));
+        broker.say(Kind::Command, &question).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let heard = heard.lock().unwrap();
         let answer = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::CommandResult));
         if let Some((_, payload)) = answer {
-            match Envelope::decode(payload).unwrap().body {
+            let body = Envelope::decode(payload).unwrap().body;
+            let answer = sealed::open(&[*device], Purpose::Answer, &DEVICE.parse().unwrap(), &body).unwrap();
+            match answer.body {
                 Body::CommandResult(result) => match result.outcome {
                     Outcome::Logs(lines) => return lines,
                     other => panic!("{other:?}"),

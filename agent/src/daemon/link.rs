@@ -4,12 +4,15 @@
 //! has answered anything, since either side may have started first. What cannot be sent now is not
 //! lost: reports stay in the outbox, births and heartbeats are said anew.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Options, StartError, Will};
 use selvedge_package::DeviceId;
 use selvedge_protocol::envelope::{Body, Envelope, EnvelopeError};
 use selvedge_protocol::message as say;
+use selvedge_protocol::sealed::{self, SealError};
+use selvedge_protocol::signed::{PrivateKey, Purpose};
 use selvedge_protocol::topic::{Kind, Qos, Topic};
 
 use crate::clock;
@@ -21,6 +24,8 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 pub struct Link {
     handle: Handle,
     device: DeviceId,
+    /// Seals what must not travel open.
+    key: Arc<PrivateKey>,
     epoch: u64,
     sequence: u64,
     heartbeat: Duration,
@@ -47,6 +52,7 @@ impl Link {
     pub fn start(
         broker: BrokerAddress,
         device: DeviceId,
+        key: Arc<PrivateKey>,
         epoch: u64,
         heartbeat: Duration,
     ) -> Result<(Self, Inbox), LinkError> {
@@ -62,6 +68,7 @@ impl Link {
         let link = Self {
             handle,
             device,
+            key,
             epoch,
             sequence: 0,
             heartbeat,
@@ -128,9 +135,24 @@ impl Link {
         self.send(kind, body, None);
     }
 
-    /// Says something that is worth nothing after `lifetime`.
-    pub fn say_within(&mut self, kind: Kind, body: Body, lifetime: Duration) {
-        self.send(kind, body, Some(lifetime));
+    /// Asks for what only this device may have: sealed by its key.
+    pub fn enrol(&mut self, enrol: say::Enrol) {
+        self.say_sealed(Kind::Enrol, Purpose::Enrol, Body::Enrol(enrol), None);
+    }
+
+    /// Answers a question: sealed by the device's key, worth nothing after `lifetime`.
+    pub fn answer(&mut self, kind: Kind, body: Body, lifetime: Duration) {
+        self.say_sealed(kind, Purpose::Answer, body, Some(lifetime));
+    }
+
+    fn say_sealed(&mut self, kind: Kind, purpose: Purpose, body: Body, lifetime: Option<Duration>) {
+        self.sequence += 1;
+        let inner = envelope(self.epoch, self.sequence, body);
+        let key = Arc::clone(&self.key);
+        match sealed::seal::<SealError>(purpose, &self.device, &inner, |bytes| Ok(key.raw(bytes))) {
+            Ok(body) => self.send(kind, body, lifetime),
+            Err(error) => tracing::error!(%error, "a message cannot be sealed"),
+        }
     }
 
     fn send(&mut self, kind: Kind, body: Body, lifetime: Option<Duration>) {

@@ -9,6 +9,8 @@ use selvedge_mqtt::Incoming;
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::line::one_line;
 use selvedge_protocol::message::{Enrolled, Want};
+use selvedge_protocol::sealed::{self, SealError};
+use selvedge_protocol::signed::{PublicKey, Purpose};
 use selvedge_protocol::topic::{Direction, Kind, Topic};
 
 use super::Daemon;
@@ -100,20 +102,10 @@ impl Daemon {
                 }
                 Ok(())
             }
-            (Kind::Command, Body::Command(command)) => {
-                if self.may_talk()
-                    && let Some(said) = self.remote.command(&command, clock::since_boot())
-                {
-                    self.link.say_within(Kind::CommandResult, said.body, said.lifetime);
-                }
-                Ok(())
-            }
-            (Kind::InferRequest, Body::InferRequest(request)) => {
-                let host = self.activation.host().map(|host| host.http.as_str());
-                if self.may_talk()
-                    && let Some(said) = self.remote.infer(request, host, clock::since_boot())
-                {
-                    self.link.say_within(Kind::InferAnswer, said.body, said.lifetime);
+            (Kind::Command | Kind::InferRequest, body) => {
+                match self.question(&body) {
+                    Ok(question) => self.ask(kind, question),
+                    Err(why) => self.grumble(&why),
                 }
                 Ok(())
             }
@@ -125,10 +117,44 @@ impl Daemon {
         }
     }
 
+    /// What is asked, where the Director has sealed it for this device.
+    fn question(&self, body: &Body) -> Result<Body, String> {
+        let keys = self.trust.director_keys().map_err(|error| chain(&error))?;
+        let keys: Vec<PublicKey> = keys.into_iter().map(PublicKey).collect();
+        match sealed::open(&keys, Purpose::Question, &self.identity.device, body) {
+            Ok(inner) => Ok(inner.body),
+            Err(error @ SealError::Open(_)) => Err(chain(&error)),
+            Err(error) => Err(format!("a question that the Director did not seal: {}", chain(&error))),
+        }
+    }
+
+    /// A question that the Director has sealed. It counts for this run of the agent alone: one that was
+    /// recorded before its start names another nonce.
+    fn ask(&mut self, kind: Kind, question: Body) {
+        let now = clock::since_boot();
+        let (said, answer) = match (kind, question) {
+            _ if !self.may_talk() => return,
+            (Kind::Command, Body::Command(command)) if command.nonce == self.nonce => {
+                (self.remote.command(&command, now), Kind::CommandResult)
+            }
+            (Kind::InferRequest, Body::InferRequest(request)) if request.nonce == self.nonce => {
+                let host = self.activation.host().map(|host| host.http.as_str());
+                (self.remote.infer(request, host, now), Kind::InferAnswer)
+            }
+            (_, question) => {
+                tracing::debug!(ty = question.ty(), "a question of another time, or none");
+                return;
+            }
+        };
+        if let Some(said) = said {
+            self.link.answer(answer, said.body, said.lifetime);
+        }
+    }
+
     /// A remote request has been carried to the host and back.
     pub(super) fn answered(&mut self, done: Done) {
         let said = self.remote.done(done, clock::since_boot());
-        self.link.say_within(Kind::InferAnswer, said.body, said.lifetime);
+        self.link.answer(Kind::InferAnswer, said.body, said.lifetime);
     }
 
     /// A line of the log about what came from outside, unless there were too many of them.

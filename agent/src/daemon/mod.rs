@@ -203,7 +203,7 @@ impl Daemon {
         make_private(&run).map_err(system("make the run directory"))?;
         make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
         let (mut identity, trust) = Identity::establish(&store, enrolment.as_ref())?;
-        let key = identity.key(&store)?;
+        let key = Arc::new(identity.key(&store)?);
         let epoch = next_epoch(store.database(), clock::system_ms() / 1000)?;
         let broker: BrokerAddress = identity
             .broker
@@ -255,8 +255,8 @@ impl Daemon {
             Ok(None) => {}
             Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
         }
-        let reporter = Reporter::new(store.clone(), identity.device.clone(), key, epoch)?;
-        let (link, inbox) = Link::start(broker, identity.device.clone(), epoch, config.heartbeat)?;
+        let reporter = Reporter::new(store.clone(), identity.device.clone(), Arc::clone(&key), epoch)?;
+        let (link, inbox) = Link::start(broker, identity.device.clone(), key, epoch, config.heartbeat)?;
         let (carried, done) = mpsc::unbounded_channel();
         let remote = Remote::new(logs, config.data.join("host.log"), epoch, carried);
         let nonce: [u8; 16] = rand::random();
@@ -365,7 +365,7 @@ impl Daemon {
         if !self.identity.enrolled {
             let public_key = self.reporter.public_key().0.to_vec();
             let enrol = Enrol { token: self.identity.token.clone(), public_key, csr: Vec::new() };
-            self.link.say(Kind::Enrol, Body::Enrol(enrol));
+            self.link.enrol(enrol);
             if !self.said_accepted {
                 return;
             }
