@@ -91,6 +91,14 @@ pub struct MetadataLimits {
     /// Bytes of the Image repository's `targets.json`. A device pulls a whole bundle of at most 1 MiB, so
     /// that a registry refuses the release that would make the list too long for every device.
     pub image_targets_bytes: usize,
+    /// Bytes of one delegated targets role.
+    pub delegated_bytes: usize,
+    /// Delegated roles in one bundle, and in what a device holds.
+    pub delegated: usize,
+    /// Delegated roles that the search for one target visits: a tree without end.
+    pub visited: usize,
+    /// Bytes of the name of a delegated role.
+    pub role_name_bytes: usize,
     /// Bytes of the Director repository's `targets.json`: it lists one target.
     pub director_targets_bytes: usize,
     /// Bytes of `<device>.json`.
@@ -109,6 +117,10 @@ impl MetadataLimits {
         timestamp_bytes: 16 << 10,
         snapshot_bytes: 64 << 10,
         image_targets_bytes: 640 << 10,
+        delegated_bytes: 256 << 10,
+        delegated: 256,
+        visited: 32,
+        role_name_bytes: 255,
         director_targets_bytes: 64 << 10,
         assignment_bytes: 64 << 10,
         assignments: 64,

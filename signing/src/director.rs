@@ -49,6 +49,7 @@ impl SignedDevice {
             timestamp: self.timestamp.clone(),
             snapshot: self.snapshot.clone(),
             targets: self.targets.clone(),
+            ..RepositoryMetadata::default()
         }
     }
 }

@@ -154,6 +154,7 @@ pub fn bundle(image: &Image, device: &Device, now: Timestamp) -> Result<Vec<u8>,
             timestamp: bytes(&signed.timestamp),
             snapshot: bytes(&signed.snapshot),
             targets: bytes(&signed.targets),
+            ..RepositoryMetadata::default()
         },
         assignment: bytes(&signed.assignment),
     };

@@ -109,6 +109,7 @@ pub fn offered(image: &Image) -> RepositoryMetadata {
         timestamp: bytes(&image.timestamp),
         snapshot: bytes(&image.snapshot),
         targets: bytes(&image.targets),
+        ..RepositoryMetadata::default()
     }
 }
 

@@ -3,16 +3,17 @@
 //! A target is `<name>-<version>.pkg.json`, its bytes the OCI manifest, its `custom` part
 //! [`ImageCustom`]. Entries that are malformed stop only those who want them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use semver::Version;
 use serde::{Deserialize, Serialize};
-use sigstore_tuf::{Metadata, Root, TargetFile, Targets, TrustedMetadataSet};
+use sigstore_tuf::{TargetFile, Targets};
 
+use super::TrustError;
 use super::assignment::{AssignedPackage, Assignment};
-use super::repository::refused;
-use super::{Repository, TrustError, sized};
+use super::image_files::{ImageFiles, verify_image};
 use crate::digest::Digest;
-use crate::limits::MetadataLimits;
 use crate::name::PackageName;
 
 /// The `custom` part of an Image target.
@@ -44,15 +45,17 @@ pub struct ReleasedTarget {
     pub custom: ImageCustom,
 }
 
-/// A verified Image `targets.json`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The verified targets of an Image repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageTargets {
-    /// Version of the file.
+    /// Version of `targets.json`.
     pub version: u64,
-    /// When it expires.
+    /// When the first of the files expires.
     pub expires: Timestamp,
     /// Every release, by target name.
     pub releases: Vec<ReleasedTarget>,
+    /// The version of every file, by role: `targets` and the bins.
+    pub roles: BTreeMap<String, u64>,
 }
 
 /// The name of the target of a release.
@@ -60,37 +63,13 @@ pub fn target_name(package: &PackageName, version: &Version) -> String {
     format!("{package}-{version}.pkg.json")
 }
 
-/// Verifies an Image `targets.json` against a trusted Image root: signatures, expiry, and that
-/// every entry is a well-formed release. Versions are the caller's to compare.
+/// [`verify_image`] for a repository that is not split.
 pub fn verify_targets(root: &[u8], targets: &[u8], now: Timestamp) -> Result<ImageTargets, TrustError> {
-    let limits = MetadataLimits::DEVICE;
-    let image = Repository::Image;
-    sized("a root", root, limits.root_bytes)?;
-    sized("targets.json", targets, limits.image_targets_bytes)?;
-    let set = TrustedMetadataSet::from_root(root).map_err(|source| refused(image, "root", source))?;
-    set.check_root_expired(now).map_err(|source| refused(image, "root", source))?;
-    let read =
-        Metadata::<Targets>::from_slice(targets).map_err(|source| refused(image, "targets", source))?;
-    let trusted: &Root = set.root();
-    let keys = trusted
-        .role("targets")
-        .ok_or_else(|| refused(image, "targets", sigstore_tuf::Error::UnknownRole("targets".into())))?;
-    read.verify_threshold(&trusted.keys, keys, "targets")
-        .map_err(|source| refused(image, "targets", source))?;
-    let signed = read.signed();
-    if signed.expires <= now {
-        return Err(TrustError::Expired { repository: image, role: "targets", expires: signed.expires });
-    }
-    if signed.delegations.as_ref().is_some_and(|delegations| !delegations.roles.is_empty()) {
-        return Err(TrustError::Delegations { repository: image });
-    }
-    let releases =
-        signed.targets.iter().map(|(name, target)| released(name, target)).collect::<Result<_, _>>()?;
-    Ok(ImageTargets { version: signed.version, expires: signed.expires, releases })
+    verify_image(root, &ImageFiles::unsplit(targets), now)
 }
 
 /// Reads one entry.
-fn released(name: &str, target: &TargetFile) -> Result<ReleasedTarget, TrustError> {
+pub(super) fn released(name: &str, target: &TargetFile) -> Result<ReleasedTarget, TrustError> {
     let wrong = |reason: String| TrustError::Target { target: shown(name), reason };
     let custom = target.custom.clone().ok_or_else(|| wrong("it has no `custom` part".into()))?;
     let custom: ImageCustom = serde_json::from_value(custom).map_err(|source| wrong(source.to_string()))?;

@@ -7,6 +7,8 @@
 //! here reads a file or a socket, or stops what already runs.
 
 mod assignment;
+pub mod bins;
+mod image_files;
 mod images;
 mod octets;
 mod repository;
@@ -24,8 +26,9 @@ use crate::name::{DeviceId, PackageName};
 use crate::rules::ManifestError;
 
 pub use assignment::{AssignedPackage, Assignment, Desired, DirectorAssignment, FORMAT};
+pub use image_files::{ImageFiles, verify_image};
 pub use images::{ImageCustom, ImageTargets, ReleasedTarget, target_name, verify_targets};
-pub use repository::RepositoryMetadata;
+pub use repository::{DelegatedFile, RepositoryMetadata};
 pub use state::TrustState;
 
 /// One of the two repositories.
@@ -79,14 +82,16 @@ pub enum TrustError {
     #[error("the {repository} repository's {role} is not trusted")]
     Role {
         repository: Repository,
-        role: &'static str,
+        role: String,
         #[source]
         source: sigstore_tuf::Error,
     },
     #[error("the {repository} repository's {role} expired at {expires}")]
-    Expired { repository: Repository, role: &'static str, expires: Timestamp },
+    Expired { repository: Repository, role: String, expires: Timestamp },
     #[error("the {repository} repository's {role} would go back from version {held} to {offered}")]
     Rollback { repository: Repository, role: String, held: u64, offered: u64 },
+    #[error("the Image repository's {role} has a form that is not used here: {reason}")]
+    Tree { role: String, reason: &'static str },
     #[error("the {repository} repository delegates, which this program does not follow")]
     Delegations { repository: Repository },
     #[error("the stored metadata of the {repository} repository is damaged")]
@@ -138,7 +143,7 @@ impl TrustError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::TooLarge { .. } | Self::TooMany { .. } => "too-large",
-            Self::Role { .. } | Self::Delegations { .. } => "not-trusted",
+            Self::Role { .. } | Self::Delegations { .. } | Self::Tree { .. } => "not-trusted",
             Self::Expired { .. } => "expired",
             Self::Rollback { .. } | Self::SequenceRollback { .. } => "rollback",
             Self::Damaged { .. }

@@ -22,12 +22,26 @@ pub struct RepositoryMetadata {
     /// `timestamp.json`.
     #[serde(with = "super::octets")]
     pub timestamp: Vec<u8>,
-    /// `snapshot.json`.
+    /// `snapshot.json`; empty: the one that the device holds.
     #[serde(with = "super::octets")]
     pub snapshot: Vec<u8>,
-    /// `targets.json`.
+    /// `targets.json`; empty: the one that the device holds.
     #[serde(with = "super::octets")]
     pub targets: Vec<u8>,
+    /// Delegated roles that the assignments need and the device does not hold in this version.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delegated: Vec<DelegatedFile>,
+}
+
+/// One delegated targets role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DelegatedFile {
+    /// Its name, such as `bin-3`.
+    pub role: String,
+    /// Its metadata.
+    #[serde(with = "super::octets")]
+    pub file: Vec<u8>,
 }
 
 /// The newest metadata of one repository that a device accepted.
@@ -238,7 +252,8 @@ impl Held {
 
 /// The error for a role that was not accepted; expiry has a variant of its own, since it says
 /// nothing against the signer.
-pub(super) fn refused(repository: Repository, role: &'static str, source: TufError) -> TrustError {
+pub(super) fn refused(repository: Repository, role: &str, source: TufError) -> TrustError {
+    let role = role.to_owned();
     match source {
         TufError::Expired { expires, .. } => TrustError::Expired { repository, role, expires },
         TufError::Rollback { role, trusted, new } => {

@@ -163,6 +163,7 @@ impl World {
             timestamp,
             snapshot,
             targets: self.image_targets.clone(),
+            ..RepositoryMetadata::default()
         }
     }
 

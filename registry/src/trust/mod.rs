@@ -192,7 +192,7 @@ async fn repository(
         (newest(Role::Timestamp).await?, newest(Role::Snapshot).await?, newest(Role::Targets).await?);
     Ok(match (timestamp, snapshot, targets) {
         (Some(timestamp), Some(snapshot), Some(targets)) => {
-            Some(RepositoryMetadata { roots: chain, timestamp, snapshot, targets })
+            Some(RepositoryMetadata { roots: chain, timestamp, snapshot, targets, delegated: Vec::new() })
         }
         _ => None,
     })
