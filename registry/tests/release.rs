@@ -78,7 +78,7 @@ async fn nothing_is_released_that_a_person_did_not_sign() {
     }
     let good = sign_on(None, &package, &keys.image_targets);
     let changed = good.replace(&package.digest().hex(), &"0".repeat(64));
-    for bad in ["", "{}", "[[[[", &changed, &good.replace("\"version\": 1", "\"version\": 2")] {
+    for bad in ["", "{}", "[[[[", &changed, &good.replace("\"version\":1", "\"version\":2")] {
         refused(&registry, &package, bad, 422, "untrusted").await;
     }
     assert_eq!(registry.newest_targets().await, None);

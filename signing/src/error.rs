@@ -51,6 +51,12 @@ pub enum SigningError {
         #[source]
         source: serde_json::Error,
     },
+    #[error("this is not a {what}: {reason}")]
+    NotRead { what: &'static str, reason: &'static str },
+    #[error("this is a {role} file; only roots and lists of releases are signed by people")]
+    NotForPeople { role: String },
+    #[error("the {what} has fields that this program does not know and could not keep")]
+    Unknown { what: &'static str },
     #[error("the {what} cannot be written as canonical JSON")]
     Canonical {
         what: &'static str,

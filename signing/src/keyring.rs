@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use crate::director::DirectorSigners;
 use crate::lifetimes::{self, expiry};
-use crate::roots::{RoleKeys, RootSpec, sign_root};
+use crate::roots::{RoleKeys, RootSpec, countersign, unsigned_root};
 use crate::{PublicKey, SigningError, SigningKey};
 
 const OFFLINE: &str = "offline";
@@ -233,8 +233,8 @@ pub fn first_roots(
         timestamp: single(&online.director_timestamp),
     };
     Ok(RootFiles {
-        image: sign_root(&image, &[&offline.image_root])?,
-        director: sign_root(&director, &[&offline.director_root])?,
+        image: countersign(&unsigned_root("image", &image)?, &[&offline.image_root])?,
+        director: countersign(&unsigned_root("director", &director)?, &[&offline.director_root])?,
     })
 }
 

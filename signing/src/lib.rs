@@ -13,6 +13,7 @@ pub mod lifetimes;
 pub mod metadata;
 pub mod online;
 pub mod roots;
+pub mod signatures;
 
 pub use error::SigningError;
 pub use key::{PublicKey, Signer, SigningKey};

@@ -87,10 +87,7 @@ pub(crate) fn add_signatures<T: Role>(
 pub(crate) fn write<T: Serialize>(what: &'static str, signed: &Signed<T>) -> Result<Vec<u8>, SigningError> {
     // `tough` keeps maps in random order; sorted, equal contents give equal bytes.
     let value = serde_json::to_value(signed).map_err(|source| SigningError::Json { what, source })?;
-    let mut bytes =
-        serde_json::to_vec_pretty(&value).map_err(|source| SigningError::Json { what, source })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+    serde_json::to_vec(&value).map_err(|source| SigningError::Json { what, source })
 }
 
 pub(crate) fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<Signed<T>, SigningError> {
