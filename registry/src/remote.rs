@@ -4,6 +4,8 @@
 //! guess; an answer counts when it comes from the device that was asked, under that id, and is of the
 //! kind that was asked for. What comes late, twice or unasked is dropped. Nothing of this is kept: a
 //! registry that stops forgets its questions, and devices drop them when their time is up.
+//! Questions are sealed with the Director's targets key and name the nonce of the device's newest birth,
+//! so that nobody else can ask, nor ask again what was recorded.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::devices::outgoing::{Outgoing, ROOM, Unsent};
 use crate::error::Error;
 use crate::refusal::Refusal;
+use crate::trust::Trust;
 
 /// A device that takes larger packets than [`DEVICE_PACKET`] says so by this word and the bytes.
 const PACKET: &str = "packet:";
@@ -76,6 +79,14 @@ pub enum Answer {
     Infer(InferAnswer),
 }
 
+/// What a question is sealed with.
+pub struct Seal<'a> {
+    /// Has the key.
+    pub trust: &'a Trust,
+    /// Of the device's newest birth.
+    pub nonce: Vec<u8>,
+}
+
 /// A place among the questions; given back when it is dropped.
 pub struct Place<'a> {
     remote: &'a Remote,
@@ -101,7 +112,7 @@ impl Remote {
     pub fn room(&self, capabilities: &[String]) -> usize {
         let said = capabilities.iter().find_map(|word| word.strip_prefix(PACKET)?.parse().ok());
         let packet: usize = said.unwrap_or(DEVICE_PACKET);
-        self.outgoing.get().map_or(0, |outgoing| outgoing.room()).min(packet.saturating_sub(ROOM))
+        self.outgoing.get().map_or(0, |outgoing| outgoing.sealed_room()).min(packet.saturating_sub(ROOM))
     }
 
     /// A place for one question to `device` that is answered on topics of `kind`. To be taken before
@@ -123,6 +134,12 @@ impl Remote {
         Ok(Place { remote: self, device: device.clone(), id, answer })
     }
 
+    /// Whether anybody waits for an answer of this kind from the device.
+    pub fn asked(&self, device: &DeviceId, kind: Kind) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.questions.values().any(|asked| asked.device == *device && asked.kind == kind)
+    }
+
     /// A device answered. Whether somebody waits for that.
     pub fn answered(&self, device: &DeviceId, id: &str, kind: Kind, answer: Answer) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,30 +159,44 @@ impl Remote {
 
 impl Place<'_> {
     /// Ask for what a command does.
-    pub async fn command(self, ask: Ask, within: Duration) -> Result<Outcome, Refusal> {
-        let command =
-            Command { id: self.id.clone(), within_ms: milliseconds(within), nonce: Vec::new(), ask };
-        match self.ask(Kind::Command, Body::Command(command), within).await? {
+    pub async fn command(self, seal: Seal<'_>, ask: Ask, within: Duration) -> Result<Outcome, Refusal> {
+        let (id, within_ms, nonce) = (self.id.clone(), milliseconds(within), seal.nonce.clone());
+        let command = Command { id, within_ms, nonce, ask };
+        match self.ask(seal, Kind::Command, Body::Command(command), within).await? {
             Answer::Command(outcome) => Ok(outcome),
             Answer::Infer(_) => Err(Refusal::BadAnswer { why: "it answered something else".to_owned() }),
         }
     }
 
-    /// Ask for an inference; id and time of `request` are set here.
-    pub async fn infer(self, request: InferRequest, within: Duration) -> Result<InferAnswer, Refusal> {
-        let request = InferRequest { id: self.id.clone(), within_ms: milliseconds(within), ..request };
-        match self.ask(Kind::InferRequest, Body::InferRequest(request), within).await? {
+    /// Ask for an inference; id, time and nonce of `request` are set here.
+    pub async fn infer(
+        self,
+        seal: Seal<'_>,
+        request: InferRequest,
+        within: Duration,
+    ) -> Result<InferAnswer, Refusal> {
+        let (id, within_ms, nonce) = (self.id.clone(), milliseconds(within), seal.nonce.clone());
+        let request = InferRequest { id, within_ms, nonce, ..request };
+        match self.ask(seal, Kind::InferRequest, Body::InferRequest(request), within).await? {
             Answer::Infer(answer) => Ok(answer),
             Answer::Command(_) => Err(Refusal::BadAnswer { why: "it answered something else".to_owned() }),
         }
     }
 
-    async fn ask(mut self, kind: Kind, body: Body, within: Duration) -> Result<Answer, Refusal> {
+    async fn ask(
+        mut self,
+        seal: Seal<'_>,
+        kind: Kind,
+        body: Body,
+        within: Duration,
+    ) -> Result<Answer, Refusal> {
         let outgoing = self.remote.outgoing.get().filter(|outgoing| outgoing.is_connected());
         let Some(outgoing) = outgoing else {
             return Err(Refusal::NoBroker);
         };
-        outgoing.send(&self.device, kind, body, Some(within)).map_err(|unsent| match unsent {
+        let by_director = |question: &_| seal.trust.seal(&self.device, question);
+        let sent = outgoing.send_sealed(&self.device, kind, body, Some(within), by_director);
+        sent.map_err(|unsent| match unsent {
             Unsent::TooLarge(limit) => Refusal::TooLarge { limit: limit as u64 },
             Unsent::Failed(why) => {
                 tracing::warn!(device = %self.device, "a question was not sent: {why}");
@@ -221,6 +252,8 @@ mod tests {
         let remote = Remote::default();
         let place = remote.place(&a, Kind::Command).unwrap();
         let id = place.id.clone();
+        assert!(remote.asked(&a, Kind::Command) && !remote.asked(&b, Kind::Command));
+        assert!(!remote.asked(&a, Kind::InferRequest));
         assert!(!remote.answered(&b, &id, Kind::Command, outcome()), "another device");
         assert!(!remote.answered(&a, "0", Kind::Command, outcome()), "another id");
         assert!(!remote.answered(&a, &id, Kind::InferRequest, outcome()), "another kind");

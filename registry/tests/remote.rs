@@ -4,11 +4,12 @@
 mod support;
 
 use reqwest::{Method, Response};
-use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::envelope::Body;
 use selvedge_protocol::message::{COMMANDS, Enrolled, INFER};
 use selvedge_protocol::remote::{
     Ask, Command, CommandResult, Endpoint, InferAnswer, InferRequest, LogLine, LogLines, Outcome,
 };
+use selvedge_protocol::signed::{PrivateKey, Purpose};
 use selvedge_protocol::topic::Kind;
 use serde_json::{Value, json};
 use support::device::Device;
@@ -27,14 +28,14 @@ async fn online(registry: &Registry, name: &str) -> Device {
 }
 
 async fn command(device: &mut Device) -> Command {
-    match Envelope::decode(&device.receive(Kind::Command).await).unwrap().body {
+    match device.question(Kind::Command).await {
         Body::Command(command) => command,
         other => panic!("{other:?}"),
     }
 }
 
 async fn question(device: &mut Device) -> InferRequest {
-    match Envelope::decode(&device.receive(Kind::InferRequest).await).unwrap().body {
+    match device.question(Kind::InferRequest).await {
         Body::InferRequest(request) => request,
         other => panic!("{other:?}"),
     }
@@ -79,36 +80,74 @@ async fn log_lines_come_from_the_device_that_was_asked() {
     let mut other = online(&registry, "edge-2").await;
     let asked = registry.request(Method::GET, &format!("{TARGET}/logs?lines=5&after=3"));
     let asked = tokio::spawn(async move { asked.send().await.unwrap() });
-    let Command { id, within_ms, ask, nonce: _ } = command(&mut edge).await;
+    let Command { id, within_ms, ask, nonce } = command(&mut edge).await;
+    assert_eq!(nonce, b"n");
     assert_eq!(ask, Ask::Logs { after: Some(3), lines: 5 });
     assert!((1..=30_000).contains(&within_ms));
     // Another device, another id, and another kind of answer do not count.
-    other.send(
+    other.send_sealed(
         Kind::CommandResult,
+        Purpose::Answer,
         Body::CommandResult(CommandResult { id: id.clone(), outcome: lines("forged") }),
     );
-    edge.send(
+    edge.send_sealed(
         Kind::CommandResult,
+        Purpose::Answer,
         Body::CommandResult(CommandResult { id: "0".into(), outcome: lines("other") }),
     );
-    edge.send(Kind::InferAnswer, Body::InferAnswer(answer(&id, 200, b"{}")));
+    edge.send_sealed(Kind::InferAnswer, Purpose::Answer, Body::InferAnswer(answer(&id, 200, b"{}")));
     assert_eq!(other.enrol().await, Enrolled::Accepted);
-    edge.send(
+    edge.send_sealed(
         Kind::CommandResult,
+        Purpose::Answer,
         Body::CommandResult(CommandResult { id: id.clone(), outcome: lines("own") }),
     );
     let value: Value = asked.await.unwrap().json().await.unwrap();
     assert_eq!((&value["last"], &value["lines"][0]["text"]), (&json!(7), &json!("own")));
     // Late and twice: nobody is hurt.
-    edge.send(Kind::CommandResult, Body::CommandResult(CommandResult { id, outcome: lines("twice") }));
+    edge.send_sealed(
+        Kind::CommandResult,
+        Purpose::Answer,
+        Body::CommandResult(CommandResult { id, outcome: lines("twice") }),
+    );
 
     let asked = registry.request(Method::GET, &format!("{TARGET}/logs"));
     let asked = tokio::spawn(async move { asked.send().await.unwrap() });
     let Command { id, ask, .. } = command(&mut edge).await;
     assert_eq!(ask, Ask::Logs { after: None, lines: 100 });
     let outcome = Outcome::Refused { reason: "busy".to_owned(), what: "too many questions".to_owned() };
-    edge.send(Kind::CommandResult, Body::CommandResult(CommandResult { id, outcome }));
+    edge.send_sealed(
+        Kind::CommandResult,
+        Purpose::Answer,
+        Body::CommandResult(CommandResult { id, outcome }),
+    );
     assert_eq!(reason(asked.await.unwrap()).await, (502, "refused".to_owned()));
+}
+
+#[tokio::test]
+async fn only_what_the_device_has_sealed_is_an_answer() {
+    let registry = Registry::start().await;
+    let mut edge = online(&registry, "edge-1").await;
+    let asked = registry.request(Method::GET, &format!("{TARGET}/logs"));
+    let asked = tokio::spawn(async move { asked.send().await.unwrap() });
+    let Command { id, .. } = command(&mut edge).await;
+    let result = |text: &str| Body::CommandResult(CommandResult { id: id.clone(), outcome: lines(text) });
+    // Open; sealed by another key; sealed for another purpose; changed on the way; another device's.
+    edge.send(Kind::CommandResult, result("open"));
+    let own = std::mem::replace(&mut edge.key, PrivateKey::generate().unwrap().0);
+    edge.send_sealed(Kind::CommandResult, Purpose::Answer, result("another key"));
+    edge.key = own;
+    edge.send_sealed(Kind::CommandResult, Purpose::Report, result("another purpose"));
+    let Body::Signed(mut changed) = edge.sealed(Purpose::Answer, result("changed")) else { panic!() };
+    *changed.0.last_mut().unwrap() ^= 1;
+    edge.send(Kind::CommandResult, Body::Signed(changed));
+    let mut other = online(&registry, "edge-2").await;
+    let theirs = other.sealed(Purpose::Answer, result("theirs"));
+    edge.send(Kind::CommandResult, theirs);
+    edge.send_sealed(Kind::CommandResult, Purpose::Answer, result("own"));
+    let value: Value = asked.await.unwrap().json().await.unwrap();
+    assert_eq!(value["lines"][0]["text"], "own");
+    assert_eq!(other.enrol().await, Enrolled::Accepted);
 }
 
 #[tokio::test]
@@ -129,7 +168,7 @@ async fn inference_goes_through_as_it_is() {
     assert_eq!(
         request,
         InferRequest {
-            nonce: Vec::new(),
+            nonce: b"n".to_vec(),
             id: request.id.clone(),
             within_ms: 600_000,
             model: "file-type".to_owned(),
@@ -145,7 +184,7 @@ async fn inference_goes_through_as_it_is() {
         header_length: Some(3),
         ..answer(&request.id, 418, &[0, 159, 146, 150])
     };
-    edge.send(Kind::InferAnswer, Body::InferAnswer(back));
+    edge.send_sealed(Kind::InferAnswer, Purpose::Answer, Body::InferAnswer(back));
     let response = asked.await.unwrap();
     assert_eq!(response.status(), 418);
     assert_eq!(response.headers()["content-type"], "application/octet-stream");
@@ -165,7 +204,11 @@ async fn inference_goes_through_as_it_is() {
             (request.endpoint, request.version.as_deref(), request.within_ms),
             (endpoint, version, 10_000)
         );
-        edge.send(Kind::InferAnswer, Body::InferAnswer(answer(&request.id, 200, b"{}")));
+        edge.send_sealed(
+            Kind::InferAnswer,
+            Purpose::Answer,
+            Body::InferAnswer(answer(&request.id, 200, b"{}")),
+        );
         assert_eq!(asked.await.unwrap().status(), 200, "{path}");
     }
     for path in ["v2", "v2/health/live", "v2/health/ready"] {
@@ -177,7 +220,7 @@ async fn inference_goes_through_as_it_is() {
         let request = question(&mut edge).await;
         let back =
             InferAnswer { content_type: Some(content_type.to_owned()), ..answer(&request.id, status, b"") };
-        edge.send(Kind::InferAnswer, Body::InferAnswer(back));
+        edge.send_sealed(Kind::InferAnswer, Purpose::Answer, Body::InferAnswer(back));
         assert_eq!(reason(asked.await.unwrap()).await, (502, "bad-answer".to_owned()), "{status}");
     }
 }
@@ -190,7 +233,7 @@ async fn over_mosquitto_too() {
     let asked = infer(&registry, "m/raw", body.clone());
     let request = question(&mut edge).await;
     assert_eq!(request.body, body);
-    edge.send(Kind::InferAnswer, Body::InferAnswer(answer(&request.id, 200, &body)));
+    edge.send_sealed(Kind::InferAnswer, Purpose::Answer, Body::InferAnswer(answer(&request.id, 200, &body)));
     assert_eq!(asked.await.unwrap().bytes().await.unwrap(), body);
 }
 
@@ -240,7 +283,11 @@ async fn questions_are_bounded_in_size_time_and_number() {
     let asked = infer(&registry, "m/raw", vec![7; largest]);
     let request = question(&mut edge).await;
     assert_eq!(request.body.len(), largest);
-    edge.send(Kind::InferAnswer, Body::InferAnswer(answer(&request.id, 200, &request.body)));
+    edge.send_sealed(
+        Kind::InferAnswer,
+        Purpose::Answer,
+        Body::InferAnswer(answer(&request.id, 200, &request.body)),
+    );
     assert_eq!(asked.await.unwrap().bytes().await.unwrap().len(), largest);
     edge.capabilities.push("packet:1000".to_owned());
     edge.birth(b"m", 65_536);
@@ -276,7 +323,11 @@ async fn questions_are_bounded_in_size_time_and_number() {
     let request = registry.request(Method::GET, "/v1/workspaces/default/targets/edge-2/v2/models/m");
     let asked = tokio::spawn(async move { request.send().await.unwrap() });
     let request = question(&mut other).await;
-    other.send(Kind::InferAnswer, Body::InferAnswer(answer(&request.id, 404, b"{\"error\": \"none\"}")));
+    other.send_sealed(
+        Kind::InferAnswer,
+        Purpose::Answer,
+        Body::InferAnswer(answer(&request.id, 404, b"{\"error\": \"none\"}")),
+    );
     assert_eq!(asked.await.unwrap().status(), 404);
     waiting.drain(..).for_each(|asked| asked.abort());
     wait_for("a free place", async || {

@@ -20,12 +20,14 @@ use selvedge_package::DeviceId;
 use selvedge_protocol::block::{Bucket, Rate};
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::message::{Birth, Heartbeat, Rows, Want};
+use selvedge_protocol::sealed;
+use selvedge_protocol::signed::{PublicKey, Purpose};
 use selvedge_protocol::topic::{Kind, Topic};
 use tokio::sync::watch;
 
 use crate::app::App;
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, causes};
 use crate::remote;
 use crate::rest::server::stopped;
 use crate::store::presence::Presence;
@@ -53,6 +55,9 @@ pub struct Devices {
     blocks: Arc<Blocks>,
     outgoing: Arc<Outgoing>,
     told: BTreeMap<DeviceId, Told>,
+    /// Requests to be enrolled, for each target and of all others together.
+    asks: BTreeMap<DeviceId, Bucket>,
+    strangers: Bucket,
     noise: Noise,
 }
 
@@ -68,7 +73,16 @@ impl Devices {
     /// Ready to run; `limits` are for blocks.
     pub fn new(app: Arc<App>, outgoing: Arc<Outgoing>, limits: Limits) -> Self {
         let blocks = Arc::new(Blocks::new(Arc::clone(&app), limits, clock::running()));
-        Self { app, blocks, outgoing, told: BTreeMap::new(), noise: Noise::new(clock::running()) }
+        let now = clock::running();
+        Self {
+            app,
+            blocks,
+            outgoing,
+            told: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            strangers: enrol::strangers(now),
+            noise: Noise::new(now),
+        }
     }
 
     /// Handle messages and changes until `stop` says so.
@@ -174,22 +188,43 @@ impl Devices {
                 self.app.presences.update(&self.app.store, device, gone).await.map(drop)
             }
             (Kind::State, Body::State(rows)) => self.state(device, epoch, &rows).await,
-            (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(device, &enrol).await,
-            (Kind::CommandResult, body @ Body::CommandResult(_))
-            | (Kind::InferAnswer, body @ Body::InferAnswer(_)) => {
-                self.heard(device, epoch).await?;
-                if let Some((id, kind, answer)) = remote::read(body)
-                    && !self.app.remote.answered(device, &id, kind, answer)
-                {
-                    tracing::debug!(%device, "an answer that nobody waits for is dropped");
-                }
-                Ok(())
+            (Kind::Enrol, body @ Body::Signed(_)) => self.enrol(device, &body).await,
+            (Kind::CommandResult, body @ Body::Signed(_)) => self.answer(device, Kind::Command, &body).await,
+            (Kind::InferAnswer, body @ Body::Signed(_)) => {
+                self.answer(device, Kind::InferRequest, &body).await
             }
             (kind, body) => {
                 tracing::debug!(%device, "a `{}` on a topic for {kind:?} is dropped", body.ty());
                 Ok(())
             }
         }
+    }
+
+    /// An answer, which the device's registered key must have sealed, to a question of `asked`. Nothing is
+    /// verified for nobody.
+    async fn answer(&mut self, device: &DeviceId, asked: Kind, body: &Body) -> Result<(), Error> {
+        if !self.app.remote.asked(device, asked) {
+            tracing::debug!(%device, "an answer that nobody waits for is dropped");
+            return Ok(());
+        }
+        let Some(key) = self.app.store.target(device).await?.and_then(|target| target.public_key) else {
+            return Ok(());
+        };
+        let inner = match sealed::open(&[PublicKey(key)], Purpose::Answer, device, body) {
+            Ok(inner) => inner,
+            Err(error) => {
+                self.noise.warn(device, &format!("an answer is dropped: {}", causes(&error)));
+                return Ok(());
+            }
+        };
+        self.heard(device, inner.epoch).await?;
+        if let Some((id, kind, answer)) = remote::read(inner.body)
+            && kind == asked
+            && !self.app.remote.answered(device, &id, kind, answer)
+        {
+            tracing::debug!(%device, "an answer that nobody waits for is dropped");
+        }
+        Ok(())
     }
 
     async fn heard(&self, device: &DeviceId, epoch: u64) -> Result<(), Error> {

@@ -6,9 +6,11 @@ use std::time::Duration;
 use selvedge_mqtt::{Handle, PublishError};
 use selvedge_package::DeviceId;
 use selvedge_protocol::envelope::{Body, Envelope};
+use selvedge_protocol::signed;
 use selvedge_protocol::topic::{Kind, Topic};
 
 use crate::clock;
+use crate::error::Error;
 
 /// Packets are taken to carry this much until the broker has said what it takes: messages of a kept
 /// session come before that.
@@ -75,6 +77,30 @@ impl Outgoing {
         usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(ROOM)
     }
 
+    /// The same for a sealed message.
+    pub fn sealed_room(&self) -> usize {
+        self.room().min(signed::LARGEST - ROOM)
+    }
+
+    /// As [`Outgoing::send`], with the whole message under the signature that `seal` makes.
+    pub fn send_sealed(
+        &self,
+        device: &DeviceId,
+        kind: Kind,
+        body: Body,
+        lifetime: Option<Duration>,
+        seal: impl FnOnce(&Envelope) -> Result<Body, Error>,
+    ) -> Result<(), Unsent> {
+        let sealed = seal(&self.envelope(body)).map_err(|error| Unsent::Failed(error.chain()))?;
+        self.send(device, kind, sealed, lifetime)
+    }
+
+    fn envelope(&self, body: Body) -> Envelope {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
+        let at_ms = clock::now().as_millisecond();
+        Envelope { id: sequence, epoch: self.epoch, sequence, at_ms, body }
+    }
+
     /// Publish one envelope to a device; with a lifetime it is dropped once that is over.
     pub fn send(
         &self,
@@ -83,10 +109,7 @@ impl Outgoing {
         body: Body,
         lifetime: Option<Duration>,
     ) -> Result<(), Unsent> {
-        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed) + 1;
-        let at_ms = clock::now().as_millisecond();
-        let envelope = Envelope { id: sequence, epoch: self.epoch, sequence, at_ms, body };
-        let payload = envelope.encode().map_err(|error| Unsent::Failed(error.to_string()))?;
+        let payload = self.envelope(body).encode().map_err(|error| Unsent::Failed(error.to_string()))?;
         let topic = Topic::new(device.clone(), kind).to_string();
         let published = match lifetime {
             Some(lifetime) => self.handle.publish_within(topic, kind.qos(), payload, lifetime),

@@ -22,6 +22,8 @@ use super::input::{self, Asked, Params};
 use crate::app::App;
 use crate::clock;
 use crate::refusal::Refusal;
+use crate::remote::Seal;
+use crate::store::presence::Presence;
 
 /// How long log lines may take.
 const LOGS: Duration = Duration::from_secs(30);
@@ -75,9 +77,10 @@ pub async fn logs(
     if !(1..=MOST_LINES).contains(&lines) {
         return Err(Refusal::because("query", format!("`lines` is from 1 to {MOST_LINES}")));
     }
-    let (device, _) = reachable(&app, &workspace, &name, COMMANDS, "commands").await?;
+    let (device, presence) = reachable(&app, &workspace, &name, COMMANDS, "commands").await?;
     let place = app.remote.place(&device, Kind::Command)?;
-    match place.command(Ask::Logs { after: query.after, lines }, LOGS).await? {
+    let seal = Seal { trust: &app.trust, nonce: presence.birth.nonce };
+    match place.command(seal, Ask::Logs { after: query.after, lines }, LOGS).await? {
         Outcome::Logs(lines) => Ok(Json(lines).into_response()),
         Outcome::Refused { reason, what } => Err(Refusal::Declined {
             reason: reason.chars().take(64).collect(),
@@ -199,11 +202,10 @@ async fn ask(
     };
     let name = input::package_name(&model.model)?;
     let version = model.version.map(checked_version).transpose()?;
-    let (device, capabilities) =
-        reachable(app, &model.workspace, &model.name, INFER, "remote inference").await?;
+    let (device, presence) = reachable(app, &model.workspace, &model.name, INFER, "remote inference").await?;
     // The place first: what is read is bounded by the places.
     let place = app.remote.place(&device, Kind::InferRequest)?;
-    let body = input::bytes(body, app.remote.room(&capabilities)).await?;
+    let body = input::bytes(body, app.remote.room(&presence.birth.capabilities)).await?;
     let request = InferRequest {
         nonce: Vec::new(),
         id: String::new(),
@@ -215,7 +217,8 @@ async fn ask(
         header_length,
         body,
     };
-    place.infer(request, within).await
+    let seal = Seal { trust: &app.trust, nonce: presence.birth.nonce };
+    place.infer(seal, request, within).await
 }
 
 /// What a device answered, if HTTP can carry it.
@@ -245,14 +248,14 @@ fn checked_version(version: String) -> Result<String, Refusal> {
     }
 }
 
-/// The target, if it can be asked for what `capability` stands for, and all that it can do.
+/// The target, if it can be asked for what `capability` stands for, and what its birth said.
 async fn reachable(
     app: &App,
     workspace: &str,
     name: &str,
     capability: &str,
     what: &'static str,
-) -> Result<(DeviceId, Vec<String>), Refusal> {
+) -> Result<(DeviceId, Presence), Refusal> {
     app.store.expect_workspace(workspace).await?;
     let target = app.store.expect_target(workspace, &input::target_name(name)?).await?;
     let presence = app.presences.get(&app.store, &target.name).await?;
@@ -265,5 +268,5 @@ async fn reachable(
     if !presence.birth.capabilities.iter().any(|known| known == capability) {
         return Err(Refusal::Unsupported { target: target.name, what });
     }
-    Ok((target.name, presence.birth.capabilities))
+    Ok((target.name, presence))
 }

@@ -15,13 +15,14 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use selvedge_package::trust::{MetadataBundle, RepositoryMetadata};
 use selvedge_package::{DeviceId, Digest};
-use selvedge_protocol::envelope::to_cbor;
+use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
+use selvedge_protocol::sealed::{SealError, seal};
 use selvedge_protocol::signed::{Purpose, SignedError, sign_with};
 use selvedge_signing::{OnlineKeys, Signer};
 use tokio::sync::Mutex;
 
 use crate::blobs::Blobs;
-use crate::error::Error;
+use crate::error::{Error, causes as chain};
 use crate::refusal::Refusal;
 use crate::store::Store;
 use crate::store::metadata::{Repository, Role};
@@ -156,11 +157,19 @@ impl Trust {
     /// Sign an acknowledgement for a device, with the Director's targets key.
     pub fn sign_ack(&self, device: &DeviceId, payload: Vec<u8>) -> Result<Vec<u8>, Error> {
         let failed = |why: String| Error::Sign { what: format!("an acknowledgement for {device}"), why };
-        sign_with(Purpose::Ack, device, payload, |bytes| {
-            let key = &self.online.director_targets;
-            key.sign(bytes).map_err(|error| AckError(chain(&error)))
-        })
-        .map_err(|AckError(why)| failed(why))
+        sign_with(Purpose::Ack, device, payload, |bytes| self.by_director(bytes))
+            .map_err(|Unsigned(why)| failed(why))
+    }
+
+    /// Seal a question for a device, with the Director's targets key.
+    pub fn seal(&self, device: &DeviceId, question: &Envelope) -> Result<Body, Error> {
+        let failed = |why: String| Error::Sign { what: format!("a question for {device}"), why };
+        seal(Purpose::Question, device, question, |bytes| self.by_director(bytes))
+            .map_err(|Unsigned(why)| failed(why))
+    }
+
+    fn by_director(&self, bytes: &[u8]) -> Result<[u8; 64], Unsigned> {
+        self.online.director_targets.sign(bytes).map_err(|error| Unsigned(chain(&error)))
     }
 
     async fn publish_image(&self, store: &Store) -> Result<(), Error> {
@@ -168,11 +177,17 @@ impl Trust {
     }
 }
 
-/// Why an acknowledgement was not signed.
-struct AckError(String);
+/// Why a message was not signed.
+struct Unsigned(String);
 
-impl From<SignedError> for AckError {
+impl From<SignedError> for Unsigned {
     fn from(error: SignedError) -> Self {
+        Self(chain(&error))
+    }
+}
+
+impl From<SealError> for Unsigned {
+    fn from(error: SealError) -> Self {
         Self(chain(&error))
     }
 }
@@ -196,18 +211,6 @@ async fn repository(
         }
         _ => None,
     })
-}
-
-/// An error of another crate with its causes, on one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }
 
 /// Signed bytes are JSON, so they are text.

@@ -11,6 +11,7 @@ use selvedge_protocol::envelope::{Body, Envelope, from_cbor, to_cbor};
 use selvedge_protocol::message::{
     Ack, Birth, ByteString, Clock, Enrol, Enrolled, Need, Refusal, Report, ReportBody, Rows, Want,
 };
+use selvedge_protocol::sealed::{self, SealError};
 use selvedge_protocol::signed::{PrivateKey, PublicKey, Purpose, sign, verify};
 use selvedge_protocol::topic::{Kind, Qos, Topic};
 use serde_json::Value;
@@ -70,6 +71,25 @@ impl Device {
         self.publish(kind, envelope.encode().unwrap());
     }
 
+    /// As [`Device::send`], sealed by the device's key.
+    pub fn send_sealed(&mut self, kind: Kind, purpose: Purpose, body: Body) {
+        let body = self.sealed(purpose, body);
+        self.send(kind, body);
+    }
+
+    /// A message sealed by the device's key.
+    pub fn sealed(&self, purpose: Purpose, body: Body) -> Body {
+        let inner = Envelope { id: self.sequence, epoch: self.epoch, sequence: 0, at_ms: 0, body };
+        sealed::seal::<SealError>(purpose, &self.id, &inner, |bytes| Ok(self.key.raw(bytes))).unwrap()
+    }
+
+    /// The next question, which the Director must have sealed.
+    pub async fn question(&mut self, kind: Kind) -> Body {
+        let outer = Envelope::decode(&self.receive(kind).await).unwrap();
+        let keys: Vec<PublicKey> = self.state.director_keys().unwrap().into_iter().map(PublicKey).collect();
+        sealed::open(&keys, Purpose::Question, &self.id, &outer.body).unwrap().body
+    }
+
     /// The next message on a topic; others are dropped.
     pub async fn receive(&mut self, kind: Kind) -> Vec<u8> {
         let wanted = Topic::new(self.id.clone(), kind).to_string();
@@ -109,7 +129,8 @@ impl Device {
     pub async fn enrol(&mut self) -> Enrolled {
         let token = self.token.clone();
         let public_key = self.key.public().0.to_vec();
-        self.send(Kind::Enrol, Body::Enrol(Enrol { token, public_key, csr: Vec::new() }));
+        let enrol = Body::Enrol(Enrol { token, public_key, csr: Vec::new() });
+        self.send_sealed(Kind::Enrol, Purpose::Enrol, enrol);
         match Envelope::decode(&self.receive(Kind::Enrolled).await).unwrap().body {
             Body::Enrolled(answer) => answer,
             other => panic!("{other:?}"),
