@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::envelope::Body;
 use selvedge_protocol::message::{Enrol, Enrolled};
+use selvedge_protocol::sealed::open_by_its_own;
+use selvedge_protocol::signed::Purpose;
 use selvedge_signing::PublicKey;
 use serde_json::json;
 
@@ -72,6 +75,18 @@ pub async fn offline(
     ));
     around.out.line(format!("on the device: selvedge-agent run --data DIR --enrolment {}", out.display()));
     Ok(())
+}
+
+/// What a device asks, where the key that it shows has sealed it: whoever asks has that key.
+pub fn opened(device: &DeviceId, body: &Body) -> Option<Enrol> {
+    let its_key = |body: &Body| match body {
+        Body::Enrol(enrol) => enrol.public_key.as_slice().try_into().ok(),
+        _ => None,
+    };
+    match open_by_its_own(Purpose::Enrol, device, body, its_key).ok()?.body {
+        Body::Enrol(enrol) => Some(enrol),
+        _ => None,
+    }
 }
 
 /// Registers the key of a device that shows its token, once. The same key again is answered the

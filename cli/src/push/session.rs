@@ -9,7 +9,7 @@ use selvedge_package::Digest;
 use selvedge_package::trust::AssignedPackage;
 use selvedge_protocol::block::{Bucket, Rate};
 use selvedge_protocol::envelope::{Body, Envelope};
-use selvedge_protocol::message::{Birth, Enrol, Enrolled, Need, Rows, Want};
+use selvedge_protocol::message::{Birth, Enrolled, Need, Rows, Want};
 use selvedge_protocol::topic::{Direction, Kind, Topic};
 
 use super::blocks::Blocks;
@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
             }
             (Kind::Need, Body::Need(need)) => self.need(&need),
             (Kind::State, Body::State(rows)) => self.state(&rows),
-            (Kind::Enrol, Body::Enrol(enrol)) => self.enrol(&enrol),
+            (Kind::Enrol, body) => self.enrol(&body),
             _ => Ok(()),
         }
     }
@@ -387,10 +387,15 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn enrol(&mut self, enrol: &Enrol) -> Result<(), Failure> {
+    fn enrol(&mut self, body: &Body) -> Result<(), Failure> {
         if self.answers.take(1, self.now()).is_err() {
             return Ok(());
         }
+        let Some(enrol) = enrol::opened(&self.parts.device.device, body) else {
+            self.note("an enrolment that is not sealed by its own key is dropped");
+            return Ok(());
+        };
+        let enrol = &enrol;
         let (answer, changed) = enrol::register(&mut self.parts.device, enrol);
         match &answer {
             Enrolled::Accepted | Enrolled::Certificate(_) => {

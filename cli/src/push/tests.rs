@@ -14,6 +14,7 @@ use selvedge_protocol::message::{
     Accepted, Ack, Birth, ByteString, Clock, DeviceState, Enrol, Enrolled, Need, PackageReport, Refusal,
     ReleaseRef, Report, ReportBody, Rows, Want,
 };
+use selvedge_protocol::sealed::{SealError, seal};
 use selvedge_protocol::signed::{PrivateKey, PublicKey, Purpose, sign, verify};
 use selvedge_protocol::topic::{Kind, Topic};
 
@@ -172,11 +173,13 @@ impl Device {
     }
 
     fn enrol(&self) -> Body {
-        Body::Enrol(Enrol {
-            token: TOKEN.to_owned(),
-            public_key: self.key.public().0.to_vec(),
-            csr: Vec::new(),
-        })
+        self.sealed(TOKEN, self.key.public().0.to_vec())
+    }
+
+    fn sealed(&self, token: &str, public_key: Vec<u8>) -> Body {
+        let body = Body::Enrol(Enrol { token: token.to_owned(), public_key, csr: Vec::new() });
+        let inner = Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body };
+        seal::<SealError>(Purpose::Enrol, &name(), &inner, |bytes| Ok(self.key.raw(bytes))).unwrap()
     }
 
     fn row(&mut self, body: ReportBody) -> ByteString {
@@ -284,8 +287,14 @@ async fn a_device_enrols_accepts_pulls_and_reports() {
         Frame::decode(&refused[0]).unwrap(),
         Frame::Refusal { transfer: 3, refusal: Refusal::Unknown }
     ));
-    let wrong = Enrol { token: "x".to_owned(), public_key: vec![9; 32], csr: Vec::new() };
-    say(&mut session, Kind::Enrol, Body::Enrol(wrong)).unwrap();
+    // Not sealed, or by another key than the one that is shown: dropped, whatever the token.
+    let own = device.key.public().0.to_vec();
+    let open = Enrol { token: TOKEN.to_owned(), public_key: own.clone(), csr: Vec::new() };
+    say(&mut session, Kind::Enrol, Body::Enrol(open)).unwrap();
+    let other = Device::new(&place);
+    say(&mut session, Kind::Enrol, other.sealed(TOKEN, own.clone())).unwrap();
+    assert!(published.take(Kind::Enrolled).is_empty());
+    say(&mut session, Kind::Enrol, device.sealed("x", own)).unwrap();
     say(&mut session, Kind::Enrol, device.enrol()).unwrap();
     let answers: Vec<Body> =
         published.take(Kind::Enrolled).iter().map(|bytes| Envelope::decode(bytes).unwrap().body).collect();
