@@ -161,7 +161,7 @@ fn unfit(
             requires.architectures.join(", "),
             hardware.architecture
         );
-        return Some(("wrong-architecture", what));
+        return Some(("wrong-hardware", what));
     }
     if u64::from(requires.ram_mib) > hardware.memory_mib {
         let what =

@@ -245,6 +245,7 @@ fn stored_state(state: &State, host: Option<&HostStatus>) -> DeviceState {
         generation: state.generation,
         desired: state.desired,
         refused: None,
+        fresh: None,
         packages: packages.collect(),
     }
 }
@@ -274,6 +275,13 @@ pub fn describe(status: &Status) -> String {
         if status.clock == Clock::Synchronised { "synchronised" } else { "not synchronised" },
         status.reports_waiting
     ));
+    if status.state.fresh == Some(false) {
+        lines.push(
+            "freshness: the accepted desired state does not echo a nonce of this run of the agent: a newer \
+             one may be kept from this device"
+                .to_owned(),
+        );
+    }
     match &status.host {
         Some(host) => lines.push(format!(
             "host {} with ONNX Runtime {}, process {}: inference at http://{}",

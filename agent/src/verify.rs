@@ -4,13 +4,19 @@
 //! newer roots whatever becomes of the rest, and writes the new trust state together with the
 //! deployment that follows from it, in one transaction. A refusal changes nothing else.
 
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
 use selvedge_deployment::Release;
 use selvedge_package::trust::{self, Assignment, Desired, MetadataBundle, TrustError, TrustState};
 use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::envelope::from_cbor;
 
-use crate::clock;
+use crate::fetch::Hardware;
 use crate::store::{Key, Store, StoreError};
+
+/// How far a date that the Director signed may be ahead of a synchronised clock.
+const AHEAD: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why an offer was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +27,17 @@ pub enum Refused {
     /// It is not trusted.
     #[error("the desired state was refused")]
     Trust(#[source] TrustError),
+    /// It is dated after a clock that is synchronised: taken over, it would push the device's time there.
+    #[error("the desired state was refused: it is dated {issued_at}, and it is {now}")]
+    FromTheFuture {
+        /// What it says.
+        issued_at: Timestamp,
+        /// The device's time.
+        now: Timestamp,
+    },
+    /// The store has failed in an acceptance before this one.
+    #[error("nothing is accepted until the agent's next start, since its store has failed: {0}")]
+    Latched(String),
     /// The store failed; this says nothing about the offer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -37,26 +54,77 @@ impl Refused {
         match self {
             Self::Unreadable(_) => "unreadable",
             Self::Trust(error) => error.reason(),
-            Self::Store(_) => "store",
+            Self::FromTheFuture { .. } => "bad-assignment",
+            Self::Latched(_) | Self::Store(_) => "store-fault",
         }
     }
 }
 
-/// Verifies an offer. Newer roots are kept at once; the returned state is not yet written.
+/// An offer that was accepted, and is not yet written down.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The trust state to write.
+    pub state: TrustState,
+    /// What the device shall run.
+    pub desired: Desired,
+}
+
+/// What became of an offer.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Whether newer roots came with it and were kept.
+    pub newer_roots: bool,
+    /// The rest of it.
+    pub offer: Result<Accepted, Refused>,
+}
+
+/// Verifies an offer at the time of a clock that is synchronised, where there is one. Newer roots are kept
+/// at once, whatever becomes of the rest; nothing else is written.
 pub fn offer(
     store: &Store,
     trust: &mut TrustState,
     device: &DeviceId,
     bytes: &[u8],
-) -> Result<(TrustState, Desired), Refused> {
-    let bundle: MetadataBundle = from_cbor(bytes).map_err(Refused::Unreadable)?;
-    if let Some(rooted) = trust::adopt_roots(trust, &bundle).map_err(Refused::Trust)? {
-        store.database().write(|transaction| transaction.put(Key::Trust, &rooted))?;
-        *trust = rooted;
-    }
-    let now = trust.now(clock::synchronised());
-    let accepted = trust::accept(trust, &bundle, device, now).map_err(Refused::Trust)?;
-    Ok((accepted.state, accepted.desired))
+    clock: Option<Timestamp>,
+) -> Verdict {
+    let mut newer_roots = false;
+    let mut take = || {
+        let bundle: MetadataBundle = from_cbor(bytes).map_err(Refused::Unreadable)?;
+        if let Some(rooted) = trust::adopt_roots(trust, &bundle).map_err(Refused::Trust)? {
+            store.database().write(|transaction| transaction.put(Key::Trust, &rooted))?;
+            *trust = rooted;
+            newer_roots = true;
+        }
+        let now = trust.now(clock);
+        let accepted = trust::accept(trust, &bundle, device, now).map_err(Refused::Trust)?;
+        let issued_at = accepted.desired.issued_at;
+        if clock.is_some() && issued_at > now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) {
+            return Err(Refused::FromTheFuture { issued_at, now });
+        }
+        Ok(Accepted { state: accepted.state, desired: accepted.desired })
+    };
+    let offer = take();
+    Verdict { newer_roots, offer }
+}
+
+/// Assigned packages that this device's hardware cannot run, by what their release keys say of them.
+pub fn unfit(desired: &Desired, hardware: &Hardware) -> BTreeMap<PackageName, String> {
+    let unfit = |assignment: &&Assignment| {
+        let known = &assignment.architectures;
+        !known.is_empty() && !known.iter().any(|architecture| architecture == hardware.architecture)
+    };
+    desired
+        .assignments
+        .iter()
+        .filter(unfit)
+        .map(|assignment| {
+            let known = assignment.architectures.join(", ");
+            (
+                assignment.package.clone(),
+                format!("it is for {known}, this device is {}", hardware.architecture),
+            )
+        })
+        .collect()
 }
 
 /// The assignments as the deployment takes them.

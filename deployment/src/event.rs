@@ -1,5 +1,7 @@
 //! What can happen to a deployment, what is worth telling, and what is refused.
 
+use std::collections::BTreeMap;
+
 use selvedge_package::{Digest, PackageName};
 
 use crate::state::{Release, Rules};
@@ -13,6 +15,11 @@ pub enum Event {
         sequence: u64,
         /// Every assignment; a package that is not named is to be removed.
         assignments: Vec<(PackageName, Release)>,
+        /// Those of them that this device's hardware cannot run, and why, for people.
+        unfit: BTreeMap<PackageName, String>,
+        /// Whether its sequence may be below the one in force: after the Director's keys were changed
+        /// nothing is left that it has to be above.
+        anew: bool,
     },
     /// All files of the release are stored, verified and laid out.
     Fetched {
@@ -106,6 +113,13 @@ pub enum Event {
     Restarted,
 }
 
+impl Event {
+    /// A desired state that this device's hardware can run, newer than the one in force.
+    pub fn desired(sequence: u64, assignments: Vec<(PackageName, Release)>) -> Self {
+        Self::Desired { sequence, assignments, unfit: BTreeMap::new(), anew: false }
+    }
+}
+
 /// Something worth a line in the outbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
@@ -117,6 +131,8 @@ pub enum Note {
     Removed(PackageName),
     /// An assignment was refused because the floor is higher.
     BelowFloor(PackageName, Release, u64),
+    /// An assignment was refused because this device's hardware cannot run it.
+    Unfit(PackageName, Release, String),
     /// A committed release is fetched again.
     Repairing(PackageName),
     /// A committed release is not served any more.

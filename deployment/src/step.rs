@@ -1,5 +1,7 @@
 //! The transitions: one state and one event give one state, or the event is refused.
 
+use std::collections::BTreeMap;
+
 use selvedge_package::{Digest, PackageName};
 
 use crate::event::{Event, Illegal, Note};
@@ -37,7 +39,13 @@ pub fn step(state: &State, event: Event) -> Result<Step, Illegal> {
 impl Step {
     fn apply(&mut self, event: Event) -> Result<(), Illegal> {
         match event {
-            Event::Desired { sequence, assignments } => self.desired(sequence, assignments),
+            Event::Desired { sequence, assignments, unfit, anew } => {
+                if sequence < self.state.desired && !anew {
+                    return Err(Illegal::OldDesired { offered: sequence, current: self.state.desired });
+                }
+                self.desired(sequence, assignments, &unfit);
+                Ok(())
+            }
             Event::Fetched { package, digest, rules } => self.fetched(&package, digest, rules),
             Event::Unusable { package, digest, reason, what } => {
                 self.unusable(&package, digest, &reason, &what)
@@ -66,10 +74,12 @@ impl Step {
         }
     }
 
-    fn desired(&mut self, sequence: u64, assignments: Vec<(PackageName, Release)>) -> Result<(), Illegal> {
-        if sequence < self.state.desired {
-            return Err(Illegal::OldDesired { offered: sequence, current: self.state.desired });
-        }
+    fn desired(
+        &mut self,
+        sequence: u64,
+        assignments: Vec<(PackageName, Release)>,
+        unfit: &BTreeMap<PackageName, String>,
+    ) {
         self.state.desired = sequence;
         let names: Vec<_> = self.state.slots.keys().cloned().collect();
         for name in names {
@@ -83,19 +93,37 @@ impl Step {
             if slot.wanted.as_ref() == Some(&release) {
                 continue;
             }
-            if release.release < floor {
-                if slot.failure.as_ref().is_some_and(|failure| failure.digest == release.digest) {
+            let below = (release.release < floor).then(|| {
+                let what = format!("release {} is below this device's floor {floor}", release.release);
+                ("below-floor", what)
+            });
+            let unfit = || unfit.get(&name).map(|why| ("wrong-hardware", why.clone()));
+            if let Some((reason, what)) = below.or_else(unfit) {
+                let known = |failure: &Failure| failure.digest == release.digest && failure.reason == reason;
+                if slot.failure.as_ref().is_some_and(known) {
                     continue;
                 }
-                let what = format!("release {} is below this device's floor {floor}", release.release);
-                slot.failure = Some(Failure::of(&release, "below-floor", &what));
-                self.notes.push(Note::BelowFloor(name, release, floor));
+                slot.failure = Some(Failure::of(&release, reason, &what));
+                self.notes.push(match reason {
+                    "below-floor" => Note::BelowFloor(name, release, floor),
+                    _ => Note::Unfit(name, release, what),
+                });
                 continue;
             }
             slot.want(release);
+            // What its release keys say of the release that answers may have become stricter.
+            if let Some(committed) = &slot.committed {
+                let floor = committed.release.min_release.min(committed.release.release);
+                self.raise_floor(&name, floor);
+            }
         }
         // A name whose only assignment was refused leaves a slot that holds just the refusal.
-        Ok(())
+    }
+
+    /// Floors only grow.
+    fn raise_floor(&mut self, package: &PackageName, to: u64) {
+        let floor = self.state.floors.entry(package.clone()).or_default();
+        *floor = (*floor).max(to);
     }
 
     fn remove(&mut self, name: &PackageName) {
@@ -318,10 +346,10 @@ impl Step {
         if slot.failure.as_ref().is_some_and(|failure| failure.digest == release.digest) {
             slot.failure = None;
         }
-        let floor = self.state.floors.entry(package.clone()).or_default();
         // A release that would shut itself out sets the floor at itself.
-        *floor = (*floor).max(release.min_release.min(release.release));
+        let floor = release.min_release.min(release.release);
         slot.committed = Some(Committed { release: release.clone(), rules, health: Health::SOUND });
+        self.raise_floor(package, floor);
         self.state.generation += 1;
         self.notes.push(Note::Committed(package.clone(), release));
     }

@@ -14,8 +14,8 @@ const NAMES: [&str; 2] = ["file-type", "vad"];
 #[derive(Debug, Clone)]
 enum Move {
     /// A desired state with these releases (0 and 6: not assigned; from 6 on with settings), newer by so
-    /// much.
-    Desired([u8; 2], u8),
+    /// much; bits: 1 the Director's keys were changed, 2 and 4 the device's hardware cannot run it.
+    Desired([u8; 2], u8, u8),
     /// Answer effect number n of the plan with outcome m.
     Answer(usize, u8),
     /// An event about release r of package p that nobody asked for.
@@ -26,7 +26,8 @@ enum Move {
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
-        2 => (any::<[u8; 2]>(), 0u8..3).prop_map(|(r, d)| Move::Desired(r.map(|r| r % 12), d)),
+        2 => (any::<[u8; 2]>(), 0u8..3, any::<u8>(), any::<bool>())
+            .prop_map(|(r, d, bits, odd)| Move::Desired(r.map(|r| r % 12), d, if odd { bits % 8 } else { 0 })),
         8 => (0usize..4, 0u8..10).prop_map(|(n, m)| Move::Answer(n, m)),
         2 => (0usize..2, 1u8..6, 0u8..9).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
         1 => proptest::option::of(1u8..6).prop_map(Move::HostDied),
@@ -125,9 +126,11 @@ fn noise(package: usize, number: u8, kind: u8) -> Event {
 
 fn event(state: &State, step: &Move) -> Option<Event> {
     Some(match step {
-        Move::Desired(releases, newer) => Event::Desired {
+        Move::Desired(releases, newer, bits) => Event::Desired {
             sequence: (state.desired + u64::from(*newer)).saturating_sub(1),
             assignments: (0..2).filter_map(|n| assigned(n, releases[n])).collect(),
+            unfit: (0..2).filter(|n| bits & (2 << n) != 0).map(|n| (name(n), "arm".to_owned())).collect(),
+            anew: bits & 1 != 0,
         },
         Move::Answer(n, outcome) => answer(plan(state).get(*n)?, *outcome),
         Move::Noise(package, number, kind) => noise(*package, *number, *kind),
@@ -179,7 +182,19 @@ fn check_state(state: &State) {
 /// What must hold between a state and its successor.
 fn check_step(before: &State, event: &Event, after: &Step) {
     let after = &after.state;
-    assert!(after.generation >= before.generation && after.desired >= before.desired);
+    let anew = matches!(event, Event::Desired { anew: true, .. });
+    assert!(after.generation >= before.generation && (anew || after.desired >= before.desired));
+    if let Event::Desired { assignments, unfit, sequence, .. } = event {
+        assert_eq!(after.desired, *sequence);
+        for (name, release) in assignments {
+            let (had, has) = (before.slots.get(name), &after.slots[name]);
+            // What is below the floor, or for other hardware, is neither wanted nor begun.
+            if release.release < before.floors.get(name).copied().unwrap_or(0) || unfit.contains_key(name) {
+                assert_eq!(has.wanted, had.and_then(|had| had.wanted.clone()));
+                assert_eq!(has.stage, had.map(|had| had.stage.clone()).unwrap_or_default());
+            }
+        }
+    }
     for (name, floor) in &before.floors {
         assert!(after.floors.get(name) >= Some(floor), "the floor of {name} fell");
     }
@@ -281,10 +296,8 @@ proptest! {
     #[test]
     fn a_release_that_takes_the_device_down_is_given_up(cuts in proptest::collection::vec(any::<bool>(), 40)) {
         let (package, release) = (name(0), release(0, 2));
-        let mut state = step(&State::default(), Event::Desired {
-            sequence: 1,
-            assignments: vec![(package.clone(), release.clone())],
-        }).unwrap().state;
+        let desired = Event::desired(1, vec![(package.clone(), release.clone())]);
+        let mut state = step(&State::default(), desired).unwrap().state;
         state = step(&state, Event::Fetched { package: package.clone(), digest: release.digest, rules: rules(2) }).unwrap().state;
         let mut starts = 0;
         for agent_restarts in cuts {
@@ -316,7 +329,7 @@ fn install(number: u8, sequence: u64) -> [Event; 5] {
     let (package, release) = (name(0), release(0, number));
     let digest = release.digest;
     [
-        Event::Desired { sequence, assignments: vec![(package.clone(), release)] },
+        Event::desired(sequence, vec![(package.clone(), release)]),
         Event::Fetched { package: package.clone(), digest, rules: Rules::default() },
         Event::Begin { package: package.clone() },
         Event::Accepted { package: package.clone(), digest, cases: 1 },
@@ -368,10 +381,8 @@ fn other_settings_are_a_trial() {
     let old = release(0, 2);
     let digest = old.digest;
     let new = Release { settings: [("k".to_owned(), "v".to_owned())].into(), ..old.clone() };
-    let desired = |sequence, release: &Release| Event::Desired {
-        sequence,
-        assignments: vec![(package.clone(), release.clone())],
-    };
+    let desired =
+        |sequence, release: &Release| Event::desired(sequence, vec![(package.clone(), release.clone())]);
     let begin = Event::Begin { package: package.clone() };
     let state = feed(state, [desired(3, &new)]);
     assert_eq!(plan(&state), [Effect::Serve(package.clone(), old.clone()), Effect::Begin(package.clone())]);
@@ -401,6 +412,51 @@ fn other_settings_are_a_trial() {
     let fetched = Event::Fetched { package: package.clone(), digest, rules: Rules::default() };
     let repaired = feed(damaged, [fetched.clone(), fetched]);
     assert_eq!(plan(&repaired), [Effect::Serve(package.clone(), old), Effect::Begin(package)]);
+}
+
+/// Floors outlive what set them: the package that is uninstalled, the Director that is replaced, the
+/// assignment that is refused. Nobody but a release can change them, and it only upwards.
+#[test]
+fn a_floor_survives_its_package_and_its_director() {
+    let package = name(0);
+    let state = feed(State::default(), install(4, 1));
+    assert_eq!(state.floors[&package], 3);
+    let state = feed(state, [Event::desired(2, Vec::new())]);
+    assert_eq!((state.slots.len(), state.floors[&package]), (0, 3), "uninstalled");
+    for (sequence, anew) in [(3, false), (1, true)] {
+        let assignments = vec![(package.clone(), Release { min_release: 0, ..release(0, 2) })];
+        let event = Event::Desired { sequence, assignments, unfit: BTreeMap::new(), anew };
+        let refused = step(&state, event).unwrap();
+        assert!(matches!(refused.notes[..], [Note::BelowFloor(_, _, 3)]), "{:?}", refused.notes);
+        assert_eq!(refused.state.slots[&package].stage, Stage::Idle);
+        assert_eq!(refused.state.slots[&package].failure.as_ref().unwrap().reason, "below-floor");
+        assert_eq!(refused.state.floors[&package], 3);
+        let again = feed(refused.state, install(3, sequence + 1));
+        assert_eq!(again.slots[&package].committed.as_ref().unwrap().release.release, 3);
+        assert_eq!(again.floors[&package], 3, "a lower `min-release` lowers nothing");
+        // The release that answers is signed again with a stricter one.
+        let stricter = Release { min_release: 9, ..release(0, 3) };
+        let mut raised = feed(again, [Event::desired(sequence + 2, vec![(package.clone(), stricter)])]);
+        assert_eq!(raised.floors[&package], 3, "it does not shut itself out");
+        let four = Release { min_release: 4, ..release(0, 4) };
+        raised = feed(raised, install(4, sequence + 3));
+        raised = feed(raised, [Event::desired(sequence + 4, vec![(package.clone(), four)])]);
+        assert_eq!(raised.floors[&package], 4);
+    }
+}
+
+/// What the hardware cannot run is not begun, and said so; what is beside it goes its way.
+#[test]
+fn an_assignment_for_other_hardware_is_refused_alone() {
+    let (first, second) = (name(0), name(1));
+    let assignments = vec![(first.clone(), release(0, 1)), (second.clone(), release(1, 1))];
+    let unfit: BTreeMap<_, _> = [(first.clone(), "it is for aarch64".to_owned())].into();
+    let event = Event::Desired { sequence: 1, assignments, unfit, anew: false };
+    let taken = step(&State::default(), event.clone()).unwrap();
+    assert!(matches!(&taken.notes[..], [Note::Unfit(name, _, why)] if *name == first && why.contains("64")));
+    assert_eq!(plan(&taken.state), [Effect::Fetch(second, release(1, 1))]);
+    assert_eq!(taken.state.slots[&first].failure.as_ref().unwrap().reason, "wrong-hardware");
+    assert_eq!(step(&taken.state, event).unwrap().notes, [], "it is told once");
 }
 
 /// Three crashes within the hour end the service; three over the years do not.

@@ -153,6 +153,10 @@ pub struct DeviceState {
     /// Why the newest desired state was refused, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Whether the accepted one echoes a nonce of this run of the agent: proof that it was signed since,
+    /// whatever the clock says. Absent where nothing was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fresh: Option<bool>,
     /// Every package.
     pub packages: Vec<PackageReport>,
 }

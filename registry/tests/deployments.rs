@@ -62,6 +62,7 @@ fn state(desired: u64, committed: u64, pending: Option<(u64, &str)>, failed: Opt
     ReportBody::State(DeviceState {
         generation: 1,
         desired,
+        fresh: None,
         refused: None,
         packages: vec![PackageReport {
             name: "file-type".parse().unwrap(),

@@ -186,6 +186,7 @@ async fn reports_are_kept_once_and_acknowledged() {
         ReportBody::State(DeviceState {
             generation,
             desired: 1,
+            fresh: None,
             refused: None,
             packages: vec![PackageReport {
                 name: "file-type".parse().unwrap(),

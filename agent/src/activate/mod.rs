@@ -149,14 +149,21 @@ impl Activation {
         std::mem::take(&mut self.errands)
     }
 
-    /// Takes a desired state over, together with the trust state that vouches for it.
+    /// Takes a desired state over, together with the trust state that vouches for it: both are written in
+    /// one transaction, or neither is.
     pub fn desire(&mut self, trust: &TrustState, desired: &Desired) -> Result<(), StoreError> {
+        // The trust state decides what may follow what. Where it holds no assignment (there was none, or
+        // its keys were revoked), this one is the first of a new row.
+        let held: Option<TrustState> = self.parts.store.database().read(Key::Trust)?;
+        let anew = held.is_none_or(|held| held.sequence() == 0);
         for assignment in &desired.assignments {
             self.known
                 .entry(assignment.digest)
                 .or_insert_with(|| tell::Known::assigned(assignment.version.to_string()));
         }
-        let event = Event::Desired { sequence: desired.sequence, assignments: verify::assignments(desired) };
+        let unfit = verify::unfit(desired, &self.parts.hardware);
+        let assignments = verify::assignments(desired);
+        let event = Event::Desired { sequence: desired.sequence, assignments, unfit, anew };
         self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))
     }
 

@@ -34,13 +34,17 @@ impl Known {
 
 impl Activation {
     /// Everything that the device runs or is about to run.
-    pub fn report(&mut self, refused: Option<String>) -> DeviceState {
+    ///
+    /// `refused` is why the newest desired state was not accepted, `fresh` whether the accepted one was
+    /// signed since the agent's start, as far as can be proved.
+    pub fn report(&mut self, refused: Option<String>, fresh: Option<bool>) -> DeviceState {
         let slots: Vec<_> =
             self.state.slots.iter().map(|(name, slot)| (name.clone(), slot.clone())).collect();
         DeviceState {
             generation: self.state.generation,
             desired: self.state.desired,
             refused,
+            fresh,
             packages: slots.into_iter().map(|(name, slot)| self.report_of(name, &slot)).collect(),
         }
     }
@@ -128,6 +132,11 @@ impl Activation {
                 let what = format!("release {} is below this device's floor {floor}", release.release);
                 ("below-floor", package, what)
             }
+            Note::Unfit(package, release, why) => (
+                "wrong-hardware",
+                package,
+                format!("release {} cannot run on this device: {why}", release.release),
+            ),
             Note::Repairing(package) => {
                 ("corrupt-blob", package, "a stored file was damaged; it is fetched again".to_owned())
             }

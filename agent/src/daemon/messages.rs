@@ -17,8 +17,9 @@ use super::Daemon;
 use crate::clock;
 use crate::failure::chain;
 use crate::remote::Done;
+use crate::status::root_versions;
 use crate::store::StoreError;
-use crate::verify::{self, Refused};
+use crate::verify::{self, Accepted, Refused};
 
 /// Longest line about what came from outside, in characters.
 const LONGEST_LINE: usize = 500;
@@ -203,14 +204,28 @@ impl Daemon {
 
     /// An offered desired state.
     pub(super) fn wanted(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        match verify::offer(&self.store, &mut self.trust, &self.identity.device, bytes) {
-            Ok((trust, desired)) => {
+        if let Some(why) = &self.latched {
+            let refused = Refused::Latched(why.clone());
+            return self.refuse(refused.reason(), &chain(&refused));
+        }
+        let device = &self.identity.device;
+        let verdict = verify::offer(&self.store, &mut self.trust, device, bytes, clock::synchronised());
+        if verdict.newer_roots {
+            tracing::info!(roots = ?root_versions(&self.trust), "newer roots are trusted");
+            self.dirty = true;
+        }
+        match verdict.offer {
+            Ok(Accepted { state: trust, desired }) => {
                 self.heard();
                 self.refused = None;
                 self.dirty = true;
                 if trust != self.trust {
-                    self.activation.desire(&trust, &desired)?;
+                    self.activation.desire(&trust, &desired).map_err(|error| self.latch(error))?;
                     self.trust = trust;
+                    self.fresh = Some(desired.nonce == self.nonce);
+                    if self.fresh == Some(false) {
+                        tracing::info!(sequence = desired.sequence, "accepted without proof of freshness");
+                    }
                     if !self.identity.enrolled {
                         // Whoever signed it can register the key now, and waits for it.
                         self.link.introduce();
@@ -218,7 +233,15 @@ impl Daemon {
                 }
                 self.activation.pursue()
             }
-            Err(Refused::Store(error)) => Err(error),
+            Err(Refused::Store(error)) => Err(self.latch(error)),
+            // There may be more roots where these came from: they are asked for at once. What cannot be
+            // accepted under these may be under the newest.
+            Err(refused) if verdict.newer_roots => {
+                self.grumble(&chain(&refused));
+                self.heard();
+                self.link.introduce();
+                Ok(())
+            }
             Err(refused) if refused.is_late() => {
                 // Messages come twice and late: an older state is no news about the newest.
                 self.grumble(&chain(&refused));
@@ -231,6 +254,17 @@ impl Daemon {
                 self.refuse(refused.reason(), &chain(&refused))
             }
         }
+    }
+
+    /// After a store that failed in the middle of an acceptance nothing is accepted until the next start,
+    /// which reads what is really there. A full disk is no such failure: nothing was written then.
+    fn latch(&mut self, error: StoreError) -> StoreError {
+        if !error.is_full() {
+            let why = chain(&error);
+            tracing::error!("nothing is accepted until the agent's next start: {why}");
+            self.latched = Some(why);
+        }
+        error
     }
 
     /// Has the device say what it has accepted, since somebody does not seem to know: at most once a

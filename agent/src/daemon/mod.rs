@@ -175,6 +175,10 @@ struct Daemon {
     said_accepted: bool,
     /// Why the newest desired state was refused.
     refused: Option<String>,
+    /// Whether the accepted one echoes this run's nonce.
+    fresh: Option<bool>,
+    /// Why nothing is accepted any more: the store has failed in an acceptance.
+    latched: Option<String>,
     /// Why there is no connection, no host, no enrolment.
     offline: Option<String>,
     hostless: Option<String>,
@@ -250,8 +254,13 @@ impl Daemon {
         };
         let mut activation = Activation::resume(parts, rand::random())?;
         // Newest intent that was ever accepted, in case the agent was killed right after accepting.
+        let mut fresh = None;
         match trust.desired(&identity.device) {
-            Ok(Some(desired)) => activation.desire(&trust, &desired)?,
+            Ok(Some(desired)) => {
+                activation.desire(&trust, &desired)?;
+                // It was signed before this run had a nonce.
+                fresh = Some(false);
+            }
             Ok(None) => {}
             Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
         }
@@ -272,6 +281,8 @@ impl Daemon {
             nonce: nonce.to_vec(),
             said_accepted: false,
             refused: None,
+            fresh,
+            latched: None,
             offline: Some("not connected yet".to_owned()),
             hostless: Some("the host is starting".to_owned()),
             unenrolled: None,
@@ -345,7 +356,7 @@ impl Daemon {
     /// Reports what the device runs, where that has changed.
     fn report_state(&mut self, now: Duration) -> Result<(), StoreError> {
         self.reported_at = now;
-        let state = self.activation.report(self.refused.clone());
+        let state = self.activation.report(self.refused.clone(), self.fresh);
         if self.reported.as_ref() != Some(&state) {
             self.reporter.push(ReportBody::State(state.clone()), Replaces::State)?;
             self.reported = Some(state);
@@ -432,7 +443,9 @@ impl Daemon {
     fn status(&mut self) -> Status {
         let (image_root, director_root) = root_versions(&self.trust);
         let full = self.full.trouble();
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &full];
+        let latched =
+            self.latched.as_ref().map(|why| format!("nothing is accepted until the next start: {why}"));
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &full, &latched];
         Status {
             device: self.identity.device.clone(),
             kind: self.identity.kind,
@@ -448,7 +461,7 @@ impl Daemon {
             chunks: self.activation.chunks(),
             trouble: trouble.into_iter().flatten().cloned().collect(),
             host: self.activation.host().cloned(),
-            state: self.activation.report(self.refused.clone()),
+            state: self.activation.report(self.refused.clone(), self.fresh),
         }
     }
 

@@ -23,14 +23,14 @@ async fn a_first_install_is_committed_and_served_again_after_a_crash() {
     bench.until("commit", |b| b.slot().committed.is_some()).await;
     assert_eq!(bench.asked(), ["ready", "load p", "activate p"]);
     assert_eq!(bench.activation.state().generation, 1);
-    let report = bench.activation.report(None);
+    let report = bench.activation.report(None, None);
     assert!(report.packages[0].serving && report.packages[0].pending.is_none(), "{report:?}");
     assert_eq!(report.packages[0].committed.as_ref().unwrap().version, "1.0.0");
 
     // The host is killed: what is committed is loaded again, without a probe.
     set_probe(bench.place.path(), &json!("nobody should ask"));
     bench.restart_host();
-    assert!(!bench.activation.report(None).packages[0].serving);
+    assert!(!bench.activation.report(None, None).packages[0].serving);
     bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
     assert_eq!(bench.asked(), ["load p", "activate p", "ready"]);
 
@@ -38,7 +38,7 @@ async fn a_first_install_is_committed_and_served_again_after_a_crash() {
     (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
     bench.activation.pursue().unwrap();
     bench.host_up();
-    assert!(bench.activation.report(None).packages[0].serving);
+    assert!(bench.activation.report(None, None).packages[0].serving);
     assert!(bench.asked().is_empty());
 
     // Not assigned any more: it is dropped, from the host and from the disk.
@@ -160,7 +160,7 @@ async fn progress_never_falls_back_while_what_came_is_put_into_its_place() {
     bench.store.remove_blob(&model).unwrap();
     bench.desire(1, &[&built]);
     let progress = |bench: &mut Bench| {
-        let pending = bench.activation.report(None).packages.remove(0).pending.unwrap();
+        let pending = bench.activation.report(None, None).packages.remove(0).pending.unwrap();
         (pending.stage, pending.bytes, pending.total)
     };
     let (stage, before, total) = progress(&mut bench);
@@ -216,13 +216,13 @@ async fn new_settings_are_reported_when_they_run_and_not_before() {
         vec![Assignment { settings, ..assignment(&built) }]
     };
     bench.desire_with(2, with("1"));
-    let report = bench.activation.report(None).packages.remove(0);
+    let report = bench.activation.report(None, None).packages.remove(0);
     assert!(report.serving, "with the settings before");
     assert_eq!(report.pending.unwrap().release, report.committed.unwrap());
     bench.until("the settings", |b| b.host.lock().unwrap().served.get("k").is_some_and(|v| v == "1")).await;
     bench.until("commit", |b| b.slot().stage == Stage::Idle).await;
     assert_eq!(bench.asked(), ["load p", "activate p"]);
-    let report = bench.activation.report(None).packages.remove(0);
+    let report = bench.activation.report(None, None).packages.remove(0);
     assert!(report.serving && report.pending.is_none() && report.failure.is_none(), "{report:?}");
     assert_eq!(bench.slot().committed.unwrap().release.settings["k"], "1");
 
@@ -297,7 +297,7 @@ async fn a_release_that_cannot_be_loaded_does_not_keep_the_host_from_being_ready
 async fn what_this_device_cannot_use_is_refused_before_it_is_fetched() {
     let mut bench = Bench::new().await;
     for (sequence, requires, reason) in [
-        (1, json!({ "architectures": ["aarch64"] }), "wrong-architecture"),
+        (1, json!({ "architectures": ["aarch64"] }), "wrong-hardware"),
         (2, json!({ "ram-mib": 2000 }), "too-little-memory"),
     ] {
         let built = package(&bench.store, sequence, requires);

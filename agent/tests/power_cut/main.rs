@@ -94,7 +94,7 @@ fn install(disk: &CutDisk, package: &Package, promises: &mut Promises) -> Result
         settings: Default::default(),
     };
     apply(Event::Restarted, promises)?;
-    apply(Event::Desired { sequence: 1, assignments: vec![(name.clone(), release)] }, promises)?;
+    apply(Event::desired(1, vec![(name.clone(), release)]), promises)?;
     let row = Row { epoch: 1, sequence: 1, signed: vec![1; 300] };
     store.database().write(|t| t.push_row(&row, Replaces::Nothing))?;
     promises.rows.insert(1);

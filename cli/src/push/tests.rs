@@ -205,7 +205,13 @@ impl Device {
         }];
         let desired = self.trust.sequence();
         let refused = refused.map(str::to_owned);
-        let row = self.row(ReportBody::State(DeviceState { generation: 1, desired, refused, packages }));
+        let row = self.row(ReportBody::State(DeviceState {
+            generation: 1,
+            desired,
+            refused,
+            packages,
+            fresh: None,
+        }));
         Body::State(Rows { rows: vec![row] })
     }
 }
