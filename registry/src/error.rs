@@ -69,6 +69,14 @@ pub enum Error {
         /// The address.
         address: SocketAddr,
     },
+    /// The certificate authority failed.
+    #[error("the certificate authority could not {action}: {why}")]
+    Pki {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// The embedded broker failed.
     #[error("the embedded broker could not {action}: {why}")]
     Broker {

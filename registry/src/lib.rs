@@ -3,7 +3,7 @@
 //! A request comes in through `rest` or `devices` (MQTT), changes `store` and `blobs`, and what
 //! devices shall run is signed in `trust`. It never holds a key that releases packages, serves no
 //! blob to a device that does not need it, and answers nobody without the token. `broker` is the
-//! embedded MQTT broker for one machine. Time is read in `clock` alone.
+//! embedded MQTT broker for one machine, `pki` the registry's own certificate authority. Time is read in `clock` alone.
 
 pub mod app;
 pub mod blobs;
@@ -15,6 +15,7 @@ pub mod durable;
 pub mod error;
 pub mod health;
 pub mod notices;
+pub mod pki;
 pub mod presence;
 pub mod progress;
 pub mod refusal;

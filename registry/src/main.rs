@@ -23,6 +23,9 @@ enum Command {
     /// Run the embedded MQTT broker, for one machine.
     #[cfg(feature = "embedded-broker")]
     Broker(Broker),
+    /// The certificate authority of devices and brokers.
+    #[command(subcommand)]
+    Pki(selvedge_registry::pki::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -91,6 +94,7 @@ fn start(command: Command) -> anyhow::Result<()> {
         // Before anything is opened, so that no signal ends the process half-way.
         let stop = stop_signal()?;
         match command {
+            Command::Pki(pki) => print!("{}", pki.run()?),
             Command::Serve(serve) => serve::run(serve.options(), stop).await?,
             #[cfg(feature = "embedded-broker")]
             Command::Broker(broker) => selvedge_registry::broker::run(broker.options(), stop).await?,
