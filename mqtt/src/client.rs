@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustls::ClientConfig;
 use selvedge_protocol::topic::Qos;
 use tokio::sync::watch;
 
@@ -11,6 +12,7 @@ use crate::connection::Connection;
 use crate::inbox::{Inbox, Queue, lock};
 use crate::options::Options;
 use crate::outbox::{Outbox, PublishError};
+use crate::tls::TlsError;
 
 /// Starts clients.
 pub struct Client;
@@ -24,6 +26,12 @@ pub enum StartError {
     /// The client id cannot be sent.
     #[error("`{0}` cannot be a client id: 1 to 128 characters, none of them a control character")]
     ClientId(String),
+    /// TLS was asked for by the address and not described, or the other way round.
+    #[error("{0}: mqtts:// needs a certificate authority to believe, mqtt:// takes none")]
+    Tls(String),
+    /// TLS cannot be spoken with what was given.
+    #[error("no TLS can be spoken")]
+    Unusable(#[source] TlsError),
     /// The packet limit is too small for anything.
     #[error("a limit of {0} bytes a packet is below 1024")]
     MaximumPacket(u32),
@@ -55,10 +63,13 @@ impl Client {
     /// runtime.
     pub fn start(options: Options) -> Result<(Handle, Inbox), StartError> {
         check(&options)?;
-        tracing::warn!(broker = %options.broker, "plaintext MQTT, which is accepted on loopback only");
+        let tls = tls(&options)?;
+        if tls.is_none() {
+            tracing::warn!(broker = %options.broker, "plaintext MQTT, which is accepted on loopback only");
+        }
         let closing = Arc::new(watch::Sender::new(false));
         let queue = Arc::new(Queue::new(options.inbox));
-        let connection = Connection::new(options, queue.clone(), closing.subscribe());
+        let connection = Connection::new(options, tls, queue.clone(), closing.subscribe());
         let outbox = connection.outbox();
         tokio::spawn(connection.run());
         let last = Arc::new(CloseOnDrop(closing.clone()));
@@ -98,6 +109,14 @@ impl Handle {
     /// broker does not publish the will. [`Inbox::recv`] gives `None` when it is done.
     pub fn close(&self) {
         self.closing.send_replace(true);
+    }
+}
+
+fn tls(options: &Options) -> Result<Option<Arc<ClientConfig>>, StartError> {
+    match (&options.tls, options.broker.is_tls()) {
+        (Some(tls), true) => Ok(Some(Arc::new(tls.config().map_err(StartError::Unusable)?))),
+        (None, false) => Ok(None),
+        _ => Err(StartError::Tls(options.broker.to_string())),
     }
 }
 

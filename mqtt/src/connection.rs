@@ -18,7 +18,8 @@ use rumqttc::v5::mqttbytes::v5::{
     ConnAck, ConnectProperties, Filter, LastWill, Packet, Publish, SubAck, Subscribe, SubscribeReasonCode,
 };
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions, MqttState, Request};
-use rumqttc::{NetworkOptions, Outgoing};
+use rumqttc::{NetworkOptions, Outgoing, TlsConfiguration, Transport};
+use rustls::ClientConfig;
 use selvedge_protocol::topic::Qos;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -27,6 +28,7 @@ use crate::backoff::Backoff;
 use crate::inbox::{Incoming, Queue, lock};
 use crate::options::{Options, Session};
 use crate::outbox::{Outbox, packet_size};
+use crate::refusal::{self, Reason};
 
 /// QoS 1 messages on their way to the broker, at most.
 const IN_FLIGHT: u16 = 16;
@@ -40,6 +42,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
     options: Options,
+    tls: Option<Arc<ClientConfig>>,
     poll: EventLoop,
     outbox: Arc<Mutex<Outbox>>,
     inbox: Arc<Queue>,
@@ -71,15 +74,27 @@ enum Subscribing {
 
 enum End {
     Closed,
-    Failed(String),
+    Failed(String, Reason),
+}
+
+impl End {
+    fn failed(why: String) -> Self {
+        Self::Failed(why, Reason::Link)
+    }
 }
 
 impl Connection {
-    pub fn new(options: Options, inbox: Arc<Queue>, closing: watch::Receiver<bool>) -> Self {
-        let (client, poll) = AsyncClient::new(mqtt_options(&options), HANDED_OVER);
+    pub fn new(
+        options: Options,
+        tls: Option<Arc<ClientConfig>>,
+        inbox: Arc<Queue>,
+        closing: watch::Receiver<bool>,
+    ) -> Self {
+        let (client, poll) = AsyncClient::new(mqtt_options(&options, tls.as_ref()), HANDED_OVER);
         let outbox = Outbox::new(client, options.outbox, options.maximum_packet);
         Self {
             options,
+            tls,
             poll,
             outbox: Arc::new(Mutex::new(outbox)),
             inbox,
@@ -100,11 +115,11 @@ impl Connection {
             let started = Instant::now();
             let end = self.connection().await;
             self.clear_up();
-            let End::Failed(why) = end else { break };
+            let End::Failed(why, reason) = end else { break };
             backoff.ended(started.elapsed());
             let retry_in = backoff.next(&mut rand::rng());
             tracing::info!(broker = %self.options.broker, why, ?retry_in, "no connection to the broker");
-            self.inbox.event(Incoming::Disconnected { why, retry_in });
+            self.inbox.event(Incoming::Disconnected { why, reason, retry_in });
             let wait = sleep(retry_in);
             tokio::select! {
                 _ = wait => {}
@@ -117,7 +132,7 @@ impl Connection {
 
     /// What a server overrode in the options of the last connection is ours again.
     fn prepare(&mut self) {
-        self.poll.options = mqtt_options(&self.options);
+        self.poll.options = mqtt_options(&self.options, self.tls.as_ref());
         self.poll.state = MqttState::new(IN_FLIGHT, true);
         self.order.clear();
     }
@@ -129,7 +144,7 @@ impl Connection {
         loop {
             if let Some(progress) = &mut progress {
                 if let Err(why) = self.before_poll(progress) {
-                    return End::Failed(why);
+                    return End::failed(why);
                 }
                 if goodbye.is_some() && !said_goodbye {
                     let outbox = lock(&self.outbox);
@@ -158,12 +173,15 @@ impl Connection {
                     tracing::debug!(%error, "closed");
                     return End::Closed;
                 }
-                Ok(Ok(Err(error))) => return End::Failed(error.to_string()),
+                Ok(Ok(Err(error))) => {
+                    let (why, reason) = refusal::judge(&error);
+                    return End::Failed(why, reason);
+                }
                 Ok(Err(panic)) => {
                     self.rebuild();
-                    return End::Failed(format!("the MQTT client panicked: {panic}"));
+                    return End::failed(format!("the MQTT client panicked: {panic}"));
                 }
-                Err(_) => return End::Failed(format!("the broker did not react for {patience:?}")),
+                Err(_) => return End::failed(format!("the broker did not react for {patience:?}")),
             };
             let handled = match event {
                 Event::Incoming(Packet::ConnAck(ack)) => self.connected(&ack).map(|new| {
@@ -182,7 +200,7 @@ impl Connection {
                 }
             };
             if let Err(why) = handled {
-                return End::Failed(why);
+                return End::failed(why);
             }
         }
     }
@@ -365,7 +383,7 @@ impl Connection {
 
     /// After a panic nothing in there is to be trusted but what was to be sent.
     fn rebuild(&mut self) {
-        let (client, fresh) = AsyncClient::new(mqtt_options(&self.options), HANDED_OVER);
+        let (client, fresh) = AsyncClient::new(mqtt_options(&self.options, self.tls.as_ref()), HANDED_OVER);
         let mut broken = std::mem::replace(&mut self.poll, fresh);
         broken.clean();
         let collided = broken.state.collision.take();
@@ -398,8 +416,11 @@ fn level(qos: Qos) -> QoS {
     }
 }
 
-fn mqtt_options(options: &Options) -> MqttOptions {
+fn mqtt_options(options: &Options, tls: Option<&Arc<ClientConfig>>) -> MqttOptions {
     let mut mqtt = MqttOptions::new(&options.client_id, options.broker.host(), options.broker.port());
+    if let Some(tls) = tls {
+        mqtt.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(tls.clone())));
+    }
     let mut network = NetworkOptions::new();
     network.set_tcp_nodelay(true);
     mqtt.set_network_options(network);

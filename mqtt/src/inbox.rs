@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use crate::client::CloseOnDrop;
 use crate::options::QueueLimit;
 use crate::outbox::Outbox;
+use crate::refusal::Reason;
 
 /// Something that happened to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Incoming {
     Disconnected {
         /// Why, for people.
         why: String,
+        /// Why, for programs.
+        reason: Reason,
         /// When it is tried again, from now.
         retry_in: Duration,
     },

@@ -2,7 +2,8 @@
 //!
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
 //! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `inbox` what was
-//! received; `backoff` spreads reconnects. A message is never sent that the broker's limit or our own
+//! received; `backoff` spreads reconnects; `tls` says whom to believe and who we are, `refusal` why a
+//! connection failed. A message is never sent that the broker's limit or our own
 //! forbids, queues are bounded, nothing here blocks a caller, and plaintext goes to loopback only.
 //!
 //! What the wrapper does about rumqttc's faults and about brokers that misbehave, where, and the test
@@ -49,10 +50,14 @@ mod inbox;
 mod lifetime;
 mod options;
 mod outbox;
+mod refusal;
+mod tls;
 
 pub use address::{AddressError, BrokerAddress};
 pub use client::{Client, Handle, StartError};
 pub use inbox::{Inbox, Incoming};
 pub use options::{Options, QueueLimit, Session, Will};
 pub use outbox::PublishError;
+pub use refusal::Reason;
 pub use selvedge_protocol::topic::Qos;
+pub use tls::{ClientCredential, Tls, TlsError, TlsTime};

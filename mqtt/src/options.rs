@@ -5,12 +5,15 @@ use std::time::Duration;
 use selvedge_protocol::topic::Qos;
 
 use crate::address::BrokerAddress;
+use crate::tls::Tls;
 
 /// Everything about a client.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The broker.
     pub broker: BrokerAddress,
+    /// How TLS is spoken: needed for `mqtts://`, refused for `mqtt://`.
+    pub tls: Option<Tls>,
     /// Client id; a second client with the same id throws the first one out.
     pub client_id: String,
     /// Whether the broker keeps a session.
@@ -71,6 +74,7 @@ impl Options {
         let longest_retry = Duration::from_secs(if broker.is_loopback() { 5 } else { 300 });
         Self {
             broker,
+            tls: None,
             client_id: client_id.into(),
             session: Session::Clean,
             keep_alive: Duration::from_secs(60),

@@ -37,7 +37,7 @@ impl Daemon {
                 self.remote.connected(maximum_packet);
                 self.activation.connected(maximum_packet);
             }
-            Incoming::Disconnected { why, retry_in } => {
+            Incoming::Disconnected { why, retry_in, .. } => {
                 tracing::info!(%why, ?retry_in, "no connection to the broker");
                 self.offline = Some(why);
                 self.link.disconnected();

@@ -134,7 +134,7 @@ impl Devices {
                 self.app.changed.add_all(self.app.store.enrolled().await?);
                 Ok(())
             }
-            Incoming::Disconnected { why, retry_in } => {
+            Incoming::Disconnected { why, retry_in, .. } => {
                 self.outgoing.disconnected();
                 tracing::warn!(?retry_in, "not connected to the broker: {why}");
                 Ok(())
