@@ -48,8 +48,8 @@ impl ImageTarget {
     }
 }
 
-/// The next `targets.json`: what `previous` lists and one release more. The first one has version
-/// 1. `previous` must have been verified (`selvedge_package::trust::verify_targets`).
+/// The next `targets.json` of a repository that is not split, as [`crate::tree::add_release`] makes it
+/// of any. It is not split here however long it gets. The first one has version 1.
 pub fn add_target(
     previous: Option<&[u8]>,
     target: &ImageTarget,
@@ -57,57 +57,81 @@ pub fn add_target(
     signers: &[&dyn Signer],
 ) -> Result<Vec<u8>, SigningError> {
     let mut targets = next(previous, expires)?;
-    let ImageCustom { package, release, min_release, .. } = &target.custom;
-    if min_release > release {
-        return Err(SigningError::MinRelease { release: *release, min_release: *min_release });
-    }
-    let text = target.name();
-    let name = TargetName::new(&text)
-        .map_err(|source| SigningError::TargetName { name: text.clone(), source: Box::new(source) })?;
-    if targets.targets.contains_key(&name) {
-        return Err(SigningError::Released { name: text });
-    }
-    let last = targets
-        .targets
-        .values()
-        .filter(|listed| listed.custom.get("package").and_then(|v| v.as_str()) == Some(package.as_str()))
-        .filter_map(|listed| listed.custom.get("release").and_then(|v| v.as_u64()))
-        .max()
-        .unwrap_or(0);
-    if *release <= last {
-        return Err(SigningError::ReleaseNotAbove { package: package.clone(), release: *release, last });
-    }
-    let custom = serde_json::to_value(&target.custom)
-        .and_then(serde_json::from_value)
-        .map_err(|source| SigningError::Json { what: "release", source })?;
-    let entry = Target {
-        length: target.length,
-        hashes: metadata::hashes(target.digest),
-        custom,
-        _extra: HashMap::new(),
-    };
+    target.check_above([&targets])?;
+    let (name, entry) = target.entry()?;
     targets.targets.insert(name, entry);
     metadata::sign("targets", targets, signers)
 }
 
-/// The next `targets.json`, listing what `previous` lists, with a new expiry.
+/// The next `targets.json` of a repository that is not split, listing the same, with a new expiry.
 pub fn renew(previous: &[u8], expires: Timestamp, signers: &[&dyn Signer]) -> Result<Vec<u8>, SigningError> {
     metadata::sign("targets", next(Some(previous), expires)?, signers)
 }
 
+impl ImageTarget {
+    /// That this may be released after all that the files list: a version is released once, and a
+    /// release counter only grows.
+    pub(crate) fn check_above<'a>(
+        &self,
+        files: impl IntoIterator<Item = &'a Targets>,
+    ) -> Result<(), SigningError> {
+        let ImageCustom { package, release, min_release, .. } = &self.custom;
+        if min_release > release {
+            return Err(SigningError::MinRelease { release: *release, min_release: *min_release });
+        }
+        let name = self.target_name()?;
+        let mut last = 0;
+        for file in files {
+            if file.targets.contains_key(&name) {
+                return Err(SigningError::Released { name: self.name() });
+            }
+            let word = |listed: &Target, key: &str| listed.custom.get(key).cloned().unwrap_or_default();
+            let same =
+                file.targets.values().filter(|one| word(one, "package").as_str() == Some(package.as_str()));
+            last = same.filter_map(|one| word(one, "release").as_u64()).fold(last, u64::max);
+        }
+        if *release <= last {
+            return Err(SigningError::ReleaseNotAbove { package: package.clone(), release: *release, last });
+        }
+        Ok(())
+    }
+
+    /// Its entry in a list.
+    pub(crate) fn entry(&self) -> Result<(TargetName, Target), SigningError> {
+        let custom = serde_json::to_value(&self.custom)
+            .and_then(serde_json::from_value)
+            .map_err(|source| SigningError::Json { what: "release", source })?;
+        let hashes = metadata::hashes(self.digest);
+        Ok((self.target_name()?, Target { length: self.length, hashes, custom, _extra: HashMap::new() }))
+    }
+
+    fn target_name(&self) -> Result<TargetName, SigningError> {
+        let name = self.name();
+        TargetName::new(&name).map_err(|source| SigningError::TargetName { name, source: Box::new(source) })
+    }
+}
+
+/// An empty list of version 1.
+pub(crate) fn first(expires: Timestamp) -> Result<Targets, SigningError> {
+    let version = metadata::version("targets", 1)?;
+    let mut targets = Targets::new(SPEC.to_owned(), version, whole_seconds(expires));
+    targets.delegations = None;
+    Ok(targets)
+}
+
+/// Gives a list the next version, which is at least `least`.
+pub(crate) fn advance(targets: &mut Targets, expires: Timestamp, least: u64) -> Result<(), SigningError> {
+    let version = targets.version.get();
+    let next = version.checked_add(1).ok_or(SigningError::Version { what: "targets", version })?;
+    targets.version = metadata::version("targets", next.max(least))?;
+    targets.expires = whole_seconds(expires);
+    Ok(())
+}
+
 fn next(previous: Option<&[u8]>, expires: Timestamp) -> Result<Targets, SigningError> {
-    let expires = whole_seconds(expires);
-    let Some(bytes) = previous else {
-        let first = metadata::version("targets", 1)?;
-        let mut targets = Targets::new(SPEC.to_owned(), first, expires);
-        targets.delegations = None;
-        return Ok(targets);
-    };
+    let Some(bytes) = previous else { return first(expires) };
     let signed: Signed<Targets> = metadata::read("targets", bytes)?;
     let mut targets = signed.signed;
-    let version = targets.version.get();
-    targets.version =
-        targets.version.checked_add(1).ok_or(SigningError::Version { what: "targets", version })?;
-    targets.expires = expires;
+    advance(&mut targets, expires, 0)?;
     Ok(targets)
 }

@@ -24,6 +24,8 @@ const OFFLINE: &str = "offline";
 const ONLINE: &str = "online";
 const ROOTS: &str = "roots";
 const LARGEST_ROOT: u64 = 64 << 10;
+/// Keys of one role that a folder may hold, one after another.
+const MOST_SUCCESSORS: u32 = 99;
 
 /// The keys of people who release. They never come near a registry.
 #[derive(Debug)]
@@ -89,6 +91,21 @@ impl OnlineKeys {
             director_targets: load(dir, "director-targets")?,
             director_snapshot: load(dir, "director-snapshot")?,
             director_timestamp: load(dir, "director-timestamp")?,
+        })
+    }
+
+    /// Reads of the folder `online` the keys that these roots name. There may be several for a role:
+    /// `NAME.pem`, `NAME.2.pem`, `NAME.3.pem`, …, so that the next ones are there before the root that
+    /// names them is. Where a root names none of them, the first is taken: whoever looks at the root
+    /// says so.
+    pub fn for_roots(dir: &Path, roots: &RootFiles) -> Result<Self, SigningError> {
+        let (image, director) = (RootSpec::read(&roots.image)?, RootSpec::read(&roots.director)?);
+        Ok(Self {
+            image_snapshot: load_named(dir, "image-snapshot", &image.snapshot)?,
+            image_timestamp: load_named(dir, "image-timestamp", &image.timestamp)?,
+            director_targets: load_named(dir, "director-targets", &director.targets)?,
+            director_snapshot: load_named(dir, "director-snapshot", &director.snapshot)?,
+            director_timestamp: load_named(dir, "director-timestamp", &director.timestamp)?,
         })
     }
 
@@ -240,6 +257,31 @@ pub fn first_roots(
 
 fn load(dir: &Path, name: &str) -> Result<SigningKey, SigningError> {
     SigningKey::load(&dir.join(format!("{name}.pem")))
+}
+
+/// The files of a key that has successors, in their order: `NAME.pem`, `NAME.2.pem`, ….
+pub fn files_of(dir: &Path, name: &str) -> Vec<PathBuf> {
+    let first = std::iter::once(dir.join(format!("{name}.pem")));
+    let others = (2..=MOST_SUCCESSORS).map(|number| dir.join(format!("{name}.{number}.pem")));
+    first.chain(others.filter(|path| path.exists())).collect()
+}
+
+fn load_named(dir: &Path, name: &str, role: &RoleKeys) -> Result<SigningKey, SigningError> {
+    let files = files_of(dir, name);
+    for path in &files {
+        let key = match SigningKey::load(path) {
+            Err(SigningError::File { source, .. })
+                if files.len() > 1 && source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                continue;
+            }
+            other => other?,
+        };
+        if role.keys.contains(&key.public_key()) {
+            return Ok(key);
+        }
+    }
+    load(dir, name)
 }
 
 fn folder(path: &Path, may_exist: bool) -> Result<(), SigningError> {

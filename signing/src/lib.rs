@@ -14,6 +14,7 @@ pub mod metadata;
 pub mod online;
 pub mod roots;
 pub mod signatures;
+pub mod tree;
 
 pub use error::SigningError;
 pub use key::{PublicKey, Signer, SigningKey};

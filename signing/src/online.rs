@@ -3,16 +3,45 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use tough::schema::{Snapshot, Timestamp as TimestampRole};
+use selvedge_package::trust::ImageFiles;
+use tough::schema::{Metafile, Snapshot, Timestamp as TimestampRole};
 
 use crate::lifetimes::whole_seconds;
 use crate::metadata::{self, SPEC};
 use crate::{Signer, SigningError};
 
-/// A `snapshot.json` of `version` that pins `targets` (the bytes of `targets.json`).
+/// A `snapshot.json` of `version` that pins an Image repository: `targets.json` by version, length and
+/// hash, the bins by version alone. There may be hundreds of bins, and a device loads the snapshot
+/// every time: their signatures are enough, and their versions say that they are the newest.
+pub fn sign_image_snapshot(
+    version: u64,
+    files: &ImageFiles,
+    expires: Timestamp,
+    signer: &dyn Signer,
+) -> Result<Vec<u8>, SigningError> {
+    let mut meta = HashMap::from([("targets.json".to_owned(), metadata::pin(&files.targets)?)]);
+    for (role, file) in &files.bins {
+        let version = metadata::version("metadata", metadata::head(file)?.version)?;
+        let pin = Metafile { length: None, hashes: None, version, _extra: HashMap::new() };
+        meta.insert(format!("{role}.json"), pin);
+    }
+    snapshot(version, meta, expires, signer)
+}
+
+/// A `snapshot.json` of `version` that pins `targets` (the bytes of `targets.json`) and nothing else.
 pub fn sign_snapshot(
     version: u64,
     targets: &[u8],
+    expires: Timestamp,
+    signer: &dyn Signer,
+) -> Result<Vec<u8>, SigningError> {
+    let meta = HashMap::from([("targets.json".to_owned(), metadata::pin(targets)?)]);
+    snapshot(version, meta, expires, signer)
+}
+
+fn snapshot(
+    version: u64,
+    meta: HashMap<String, Metafile>,
     expires: Timestamp,
     signer: &dyn Signer,
 ) -> Result<Vec<u8>, SigningError> {
@@ -20,7 +49,7 @@ pub fn sign_snapshot(
         spec_version: SPEC.to_owned(),
         version: metadata::version("snapshot", version)?,
         expires: whole_seconds(expires),
-        meta: HashMap::from([("targets.json".to_owned(), metadata::pin(targets)?)]),
+        meta,
         _extra: HashMap::new(),
     };
     metadata::sign("snapshot", snapshot, &[signer])

@@ -9,6 +9,7 @@ use std::process::Command;
 use jiff::Timestamp;
 use selvedge_signing::key::{Passphrase, Passphrases};
 use selvedge_signing::keyring::{self, Keyring, OnlineKeys, RootFiles};
+use selvedge_signing::roots::{RoleKeys, RootSpec, unsigned_root};
 use selvedge_signing::{PublicKey, Signer, SigningError, SigningKey};
 
 fn now() -> Timestamp {
@@ -214,4 +215,29 @@ fn a_key_ring_is_made_once() {
         fs::remove_dir_all(ring.join(part)).unwrap();
     }
     keyring::init(&ring, now()).unwrap();
+}
+
+#[test]
+fn of_several_online_keys_the_one_is_taken_that_the_root_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let ring = dir.path().join("keys");
+    let mut roots = keyring::init(&ring, now()).unwrap();
+    let online = ring.join("online");
+    let first = OnlineKeys::load(&online).unwrap();
+    let next = SigningKey::generate().unwrap();
+    SigningKey::generate().unwrap().save(&online.join("director-targets.2.pem")).unwrap();
+    next.save(&online.join("director-targets.3.pem")).unwrap();
+    let taken =
+        |roots: &RootFiles| OnlineKeys::for_roots(&online, roots).unwrap().director_targets.public_key();
+    assert_eq!(taken(&roots), first.director_targets.public_key());
+    let mut spec = RootSpec::read(&roots.director).unwrap();
+    spec.targets = RoleKeys::single(next.public_key());
+    roots.director = unsigned_root("director", &spec).unwrap();
+    assert_eq!(taken(&roots), next.public_key());
+    // The old one may be taken away, then.
+    fs::remove_file(online.join("director-targets.pem")).unwrap();
+    assert_eq!(taken(&roots), next.public_key());
+    spec.targets = RoleKeys::single(SigningKey::generate().unwrap().public_key());
+    roots.director = unsigned_root("director", &spec).unwrap();
+    assert!(OnlineKeys::for_roots(&online, &roots).is_err());
 }

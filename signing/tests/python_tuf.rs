@@ -11,12 +11,14 @@ use std::process::Command;
 
 use jiff::Timestamp;
 use selvedge_package::Digest;
-use selvedge_package::trust::{DirectorAssignment, ImageCustom};
+use selvedge_package::trust::{DirectorAssignment, ImageCustom, ImageFiles};
 use selvedge_signing::director::sign_device;
 use selvedge_signing::image::{ImageTarget, add_target};
 use selvedge_signing::keyring::{self, Keyring, OnlineKeys};
-use selvedge_signing::online::{sign_snapshot, sign_timestamp};
+use selvedge_signing::metadata::head;
+use selvedge_signing::online::{sign_image_snapshot, sign_snapshot, sign_timestamp};
 use selvedge_signing::roots::{RoleKeys, RootSpec, countersign, sign_root};
+use selvedge_signing::tree::{Renewal, add_release, renew_files};
 use selvedge_signing::{Signer, SigningKey};
 
 fn python() -> PathBuf {
@@ -132,4 +134,79 @@ fn python_tuf_reads_what_we_sign() {
     put(&director, "2.root.json", &sign_root(&spec, &[&offline.director_root]).unwrap());
     let found = read(&director, &ring.join("roots/director.root.json"), &["edge-1.json"]).unwrap();
     assert_eq!(found["edge-1.json"]["sha256"], Digest::of(&signed.assignment).hex());
+}
+
+/// Two of three people release more than one file can list; then one of them is replaced, and with
+/// the key everything is signed again.
+#[test]
+fn python_tuf_follows_bins_thresholds_and_rotation() {
+    let expires: Timestamp = "2900-01-01T00:00:00Z".parse().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    let key = || SigningKey::generate().unwrap();
+    let (mut people, online) = ([key(), key(), key()], key());
+    let spec = |version, people: &[SigningKey; 3]| {
+        let three = RoleKeys { keys: people.iter().map(Signer::public_key).collect(), threshold: 2 };
+        let single = || RoleKeys::single(online.public_key());
+        RootSpec {
+            version,
+            expires,
+            root: three.clone(),
+            targets: three,
+            snapshot: single(),
+            timestamp: single(),
+        }
+    };
+    let first = sign_root(&spec(1, &people), &[&people[0], &people[1]]).unwrap();
+    let publish = |files: &ImageFiles, version: u64| {
+        for (role, file) in files.roles() {
+            put(&format!("{}.{role}.json", head(file).unwrap().version), file);
+        }
+        let snapshot = sign_image_snapshot(version, files, expires, &online).unwrap();
+        put(&format!("{version}.snapshot.json"), &snapshot);
+        put("timestamp.json", &sign_timestamp(version, &snapshot, expires, &online).unwrap());
+    };
+    let numbered = |number: u64| {
+        let mut target = target();
+        target.custom.version = format!("1.{number}.0").parse().unwrap();
+        target.custom.release = 100 + number;
+        target
+    };
+    let mut files: Option<ImageFiles> = None;
+    for number in 0..200 {
+        let signers: [&dyn Signer; 2] = [&people[1], &people[2]];
+        let changed = add_release(&first, files.as_ref(), &numbered(number), expires, &signers).unwrap();
+        files = Some(changed.on(files.as_ref()));
+    }
+    let files = files.unwrap();
+    assert!(files.bins.len() > 10);
+    put("1.root.json", &first);
+    publish(&files, 1);
+    let names: Vec<String> = [0, 77, 199].map(|number| numbered(number).name()).into();
+    let mut asked: Vec<&str> = names.iter().map(String::as_str).collect();
+    asked.push("file-type-9.9.9.pkg.json");
+    let trusted = dir.path().join("1.root.json");
+    let check = || {
+        let found = read(dir.path(), &trusted, &asked)?;
+        for name in &names {
+            assert_eq!(found[name]["length"], 8, "{name}");
+        }
+        assert_eq!(found["file-type-9.9.9.pkg.json"], serde_json::Value::Null);
+        Ok::<_, String>(())
+    };
+    check().unwrap();
+
+    // Root 2 replaces the third person: the old lists are not hers any more, nor enough by one alone.
+    let lost = std::mem::replace(&mut people[2], key());
+    let second = sign_root(&spec(2, &people), &[&people[0], &people[1]]).unwrap();
+    put("2.root.json", &second);
+    let renewal = Renewal { root: &second, expires, least: 0 };
+    let sign_again = |signers: &[&dyn Signer], version| {
+        let renewed = renew_files(&files, renewal, signers, |_, _| true).unwrap();
+        publish(&renewed.on(Some(&files)), version);
+        check()
+    };
+    let alone = sign_again(&[&people[0], &lost], 2).unwrap_err();
+    assert!(alone.contains("targets was signed by 1/2 keys"), "{alone}");
+    sign_again(&[&people[0], &people[2]], 3).unwrap();
 }

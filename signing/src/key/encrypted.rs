@@ -33,8 +33,7 @@ pub fn read(document: &[u8]) -> Result<Sealed<'_>, &'static str> {
     };
     match &parameters.kdf {
         Kdf::Scrypt(kdf) => {
-            let (n, r, p) =
-                (u64::from(kdf.cost_parameter), u64::from(kdf.block_size), u64::from(kdf.parallelization));
+            let (n, r, p) = (kdf.cost_parameter, u64::from(kdf.block_size), u64::from(kdf.parallelization));
             let memory = n.saturating_mul(r).saturating_mul(128);
             if n < 2 || !n.is_power_of_two() || r == 0 || p == 0 {
                 return Err("its parameters of scrypt are impossible");
