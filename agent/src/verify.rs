@@ -96,7 +96,7 @@ pub fn offer(
             newer_roots = true;
         }
         let now = trust.now(clock);
-        let accepted = trust::accept(trust, &bundle, device, now).map_err(Refused::Trust)?;
+        let accepted = trust::accept(trust, &bundle, device, clock).map_err(Refused::Trust)?;
         let issued_at = accepted.desired.issued_at;
         if clock.is_some() && issued_at > now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) {
             return Err(Refused::FromTheFuture { issued_at, now });

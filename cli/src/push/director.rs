@@ -166,7 +166,7 @@ pub fn bundle(image: &Image, device: &Device, now: Timestamp) -> Result<Vec<u8>,
 fn prove(bundle: &MetadataBundle, device: &DeviceId, now: Timestamp) -> Result<(), Failure> {
     let newest = |roots: &Vec<Vec<u8>>| roots.last().cloned().unwrap_or_default();
     let proof = TrustState::enrol(&newest(&bundle.image.roots), &newest(&bundle.director.roots), now)
-        .and_then(|state| accept(&state, bundle, device, now));
+        .and_then(|state| accept(&state, bundle, device, Some(now)));
     proof.map(drop).map_err(|source| Failure::Untrusted {
         what: "no device would take what these keys sign".to_owned(),
         advice: "the roots in the directory of the keys must name these keys, and must not be expired"

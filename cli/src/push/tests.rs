@@ -162,7 +162,7 @@ impl Device {
 
     fn accept(&mut self, bytes: &[u8]) -> Result<u64, TrustError> {
         let bundle: MetadataBundle = from_cbor(bytes).unwrap();
-        let accepted = accept(&self.trust, &bundle, &name(), clock::now())?;
+        let accepted = accept(&self.trust, &bundle, &name(), Some(clock::now()))?;
         self.trust = accepted.state;
         Ok(accepted.desired.sequence)
     }

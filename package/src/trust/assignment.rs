@@ -9,6 +9,7 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 
 use super::TrustError;
+use super::update::shown;
 use crate::digest::Digest;
 use crate::limits::{Limits, MetadataLimits};
 use crate::name::{DeviceId, PackageName};
@@ -130,4 +131,34 @@ pub struct Assignment {
     pub architectures: Vec<String>,
     /// Settings that differ from the package's defaults.
     pub settings: BTreeMap<String, String>,
+}
+
+impl Desired {
+    /// Whether every package runs on this device's architecture, such as `aarch64`.
+    pub fn check_hardware(&self, device: &str) -> Result<(), TrustError> {
+        let strange = |assigned: &&Assignment| {
+            !assigned.architectures.is_empty() && !assigned.architectures.iter().any(|known| known == device)
+        };
+        match self.assignments.iter().find(strange) {
+            None => Ok(()),
+            Some(assigned) => Err(TrustError::WrongHardware {
+                package: assigned.package.clone(),
+                architectures: shown(&assigned.architectures.join(", ")),
+                device: device.to_owned(),
+            }),
+        }
+    }
+
+    /// Whether every package is at or above its floor: the highest `min-release` that the device has
+    /// committed of that name; 0 for none.
+    pub fn check_floors(&self, floor: impl Fn(&PackageName) -> u64) -> Result<(), TrustError> {
+        for assigned in &self.assignments {
+            let floor = floor(&assigned.package);
+            if assigned.release < floor {
+                let (package, release) = (assigned.package.clone(), assigned.release);
+                return Err(TrustError::BelowFloor { package, release, floor });
+            }
+        }
+        Ok(())
+    }
 }

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use semver::Version;
 use serde::{Deserialize, Serialize};
-use sigstore_tuf::{TargetFile, Targets};
+use sigstore_tuf::TargetFile;
 
 use super::TrustError;
 use super::assignment::{AssignedPackage, Assignment};
 use super::image_files::{ImageFiles, verify_image};
+use super::update::shown;
 use crate::digest::Digest;
 use crate::name::PackageName;
 
@@ -89,8 +90,8 @@ pub(super) fn released(name: &str, target: &TargetFile) -> Result<ReleasedTarget
 }
 
 /// Joins one assignment with its release; all that both say must be equal.
-pub(super) fn join(image: &Targets, assigned: AssignedPackage) -> Result<Assignment, TrustError> {
-    let Some(target) = image.target(&assigned.target) else {
+pub(super) fn join(target: Option<&TargetFile>, assigned: AssignedPackage) -> Result<Assignment, TrustError> {
+    let Some(target) = target else {
         return Err(TrustError::NotReleased { target: shown(&assigned.target) });
     };
     let release = released(&assigned.target, target)?;
@@ -127,9 +128,4 @@ pub(super) fn sha256(name: &str, target: &TargetFile) -> Result<Digest, TrustErr
     let wrong = |reason: &str| TrustError::Target { target: shown(name), reason: reason.into() };
     let hex = target.hashes.get("sha256").ok_or_else(|| wrong("it has no sha256"))?;
     Digest::from_hex(&hex.to_ascii_lowercase()).map_err(|_| wrong("its sha256 is malformed"))
-}
-
-/// A name from outside as an error may show it.
-fn shown(text: &str) -> String {
-    text.chars().take(120).collect::<String>().escape_debug().to_string()
 }

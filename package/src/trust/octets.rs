@@ -94,3 +94,26 @@ pub(super) mod option {
         Ok(Option::<One>::deserialize(deserializer)?.map(|one| one.0))
     }
 }
+
+/// The same for bytes by name.
+pub(super) mod map {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::One;
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        map: &BTreeMap<String, Vec<u8>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(map.iter().map(|(name, bytes)| (name, One(bytes.clone()))))
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<String, Vec<u8>>, D::Error> {
+        let read = BTreeMap::<String, One>::deserialize(deserializer)?;
+        Ok(read.into_iter().map(|(name, one)| (name, one.0)).collect())
+    }
+}

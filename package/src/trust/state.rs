@@ -6,16 +6,22 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::accept::{confirm, signs_for};
 use super::assignment::{Desired, DirectorAssignment};
-use super::repository::Held;
-use super::{Repository, TrustError, confirm, signs_for};
+use super::repository::{BEFORE_EVERYTHING, Held};
+use super::source::Nothing;
+use super::update::{Holding, Update};
+use super::{Repository, TrustError};
 use crate::name::DeviceId;
+
+/// The format that is written.
+const FORMAT: u32 = 2;
 
 /// Everything that a device trusts, and the floors below which it never goes again.
 ///
-/// Serialises as its tagged form of version 1.
+/// Serialises as its tagged form of version 2.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "StoredV1", try_from = "StoredV1")]
+#[serde(into = "Stored", try_from = "Stored")]
 pub struct TrustState {
     pub(super) image: Held,
     pub(super) director: Held,
@@ -27,7 +33,7 @@ pub struct TrustState {
 
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct StoredV1 {
+struct Stored {
     format: u32,
     image: Held,
     director: Held,
@@ -36,21 +42,22 @@ struct StoredV1 {
     floor: Timestamp,
 }
 
-impl From<TrustState> for StoredV1 {
+impl From<TrustState> for Stored {
     fn from(state: TrustState) -> Self {
         let TrustState { image, director, assignment, floor } = state;
-        Self { format: 1, image, director, assignment, floor }
+        Self { format: FORMAT, image, director, assignment, floor }
     }
 }
 
-impl TryFrom<StoredV1> for TrustState {
+impl TryFrom<Stored> for TrustState {
     type Error = TrustError;
 
-    fn try_from(stored: StoredV1) -> Result<Self, TrustError> {
-        if stored.format != 1 {
+    fn try_from(stored: Stored) -> Result<Self, TrustError> {
+        // Format 1 had no delegated roles; it reads as one without any.
+        if !(1..=FORMAT).contains(&stored.format) {
             return Err(TrustError::StateFormat { found: stored.format });
         }
-        let StoredV1 { image, director, assignment, floor, .. } = stored;
+        let Stored { image, director, assignment, floor, .. } = stored;
         Ok(Self { image, director, assignment, floor })
     }
 }
@@ -67,7 +74,7 @@ impl TrustState {
         })
     }
 
-    /// The form for disk: JSON, version 1.
+    /// The form for disk: JSON, version 2.
     pub fn encode(&self) -> Result<Vec<u8>, TrustError> {
         serde_json::to_vec(self).map_err(TrustError::StateJson)
     }
@@ -117,12 +124,15 @@ impl TrustState {
     /// What was accepted last, verified again from what is stored, with no regard to expiry:
     /// expired metadata stops new acceptance, not what runs. `None` before the first acceptance.
     pub fn desired(&self, device: &DeviceId) -> Result<Option<Desired>, TrustError> {
-        let image = self.image.targets(Repository::Image)?;
-        let director = self.director.targets(Repository::Director)?;
-        match (&self.assignment, image, director) {
-            (Some(bytes), Some(image), Some(director)) => confirm(&image, &director, bytes, device).map(Some),
-            _ => Ok(None),
-        }
+        let mut image = held(Repository::Image, &self.image)?;
+        let director = held(Repository::Director, &self.director)?;
+        let (Some(bytes), Some(_), Some(directed)) = (&self.assignment, image.loaded(), director.loaded())
+        else {
+            return Ok(None);
+        };
+        let directed = directed.clone();
+        let released = |target: &str| image.find(target).map_err(damaged);
+        confirm(released, &directed, bytes, device).map(Some)
     }
 
     /// The assignment that was accepted last, checked against the Director's stored signature.
@@ -130,14 +140,32 @@ impl TrustState {
         &self,
         device: &DeviceId,
     ) -> Result<Option<DirectorAssignment>, TrustError> {
-        match (&self.assignment, self.director.targets(Repository::Director)?) {
+        let director = held(Repository::Director, &self.director)?;
+        match (&self.assignment, director.loaded()) {
             (None, None) => Ok(None),
-            (Some(bytes), Some(targets)) if signs_for(&targets, device, bytes).is_ok() => self.accepted(),
+            (Some(bytes), Some(targets)) if signs_for(targets, device, bytes).is_ok() => self.accepted(),
             _ => Err(TrustError::DamagedAssignment),
         }
     }
 
     fn accepted(&self) -> Result<Option<DirectorAssignment>, TrustError> {
         self.assignment.as_deref().map(DirectorAssignment::parse).transpose()
+    }
+}
+
+/// What is held, verified again with no regard to expiry.
+fn held(which: Repository, held: &Held) -> Result<Update<Nothing>, TrustError> {
+    Update::new(which, held, Holding::Whole, Nothing, BEFORE_EVERYTHING)
+}
+
+/// A delegated role that was stored and does not verify, or is gone, is damage.
+fn damaged(error: TrustError) -> TrustError {
+    match error {
+        TrustError::Role { repository, source, .. } => TrustError::Damaged { repository, source },
+        TrustError::Missing { repository, role } => {
+            let source = sigstore_tuf::Error::Malformed(format!("the stored {role} is missing"));
+            TrustError::Damaged { repository, source }
+        }
+        other => other,
     }
 }

@@ -49,7 +49,7 @@ fn a_clock_in_1970_is_raised_to_the_floor() {
     let state = world.enrol();
     let first = target("file-type", "1.0.0", 1);
     let offer = world.offer("edge-1", &[&first]);
-    let held = accept(&state, &offer, &device("edge-1"), Timestamp::UNIX_EPOCH).unwrap().state;
+    let held = accept(&state, &offer, &device("edge-1"), Some(Timestamp::UNIX_EPOCH)).unwrap().state;
     // What the Director dated has surely passed, so the floor followed.
     assert_eq!(held.floor(), world.now);
     assert_eq!(held.now(None), world.now);
@@ -57,8 +57,12 @@ fn a_clock_in_1970_is_raised_to_the_floor() {
     // A device whose clock stands still does not take for fresh what expired before the floor.
     world.now += DAY * 30;
     let later = world.offer("edge-1", &[&first]);
-    let held = accept(&held, &later, &device("edge-1"), Timestamp::UNIX_EPOCH).unwrap().state;
-    check_refused(accept(&held, &offer, &device("edge-1"), Timestamp::UNIX_EPOCH), "expired", "timestamp");
+    let held = accept(&held, &later, &device("edge-1"), Some(Timestamp::UNIX_EPOCH)).unwrap().state;
+    check_refused(
+        accept(&held, &offer, &device("edge-1"), Some(Timestamp::UNIX_EPOCH)),
+        "expired",
+        "timestamp",
+    );
     assert_eq!(held.floor(), world.now);
 }
 
@@ -71,4 +75,27 @@ fn the_director_alone_cannot_push_the_floor_beyond_what_offline_keys_vouch_for()
     assignment.issued_at = "2099-01-01T00:00:00Z".parse().unwrap();
     let offer = world.offer_of(&assignment);
     check_refused(world.accept(&state, &offer), "bad-assignment", "2099");
+}
+
+/// A thief of the Director's key dates an assignment ahead, so that the device takes everything that is
+/// in force for expired. A clock that is synchronised stops that; without one the offline keys bound it.
+#[test]
+fn a_synchronised_clock_bounds_what_the_director_dates() {
+    let mut world = World::new();
+    let state = world.enrol();
+    world.sequence = 1;
+    let mut dated = |ahead| {
+        let mut assignment = world.assignment("edge-1", &[&target("file-type", "1.0.0", 1)]);
+        assignment.issued_at += ahead;
+        world.offer_of(&assignment)
+    };
+    let (near, far) = (dated(DAY), dated(DAY * 2));
+    let now = crate::fixture::start();
+    assert!(accept(&state, &near, &device("edge-1"), Some(now)).is_ok());
+    check_refused(accept(&state, &far, &device("edge-1"), Some(now)), "bad-assignment", "after the clock");
+    let pushed = accept(&state, &far, &device("edge-1"), None).unwrap().state;
+    assert_eq!(pushed.floor(), now + DAY * 2);
+    // A clock that says what has surely passed is not believed: the device stays updatable.
+    assert!(accept(&state, &near, &device("edge-1"), Some(Timestamp::UNIX_EPOCH)).is_ok());
+    assert!(accept(&state, &near, &device("edge-1"), Some(state.floor() - DAY * 2)).is_ok());
 }

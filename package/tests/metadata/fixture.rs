@@ -203,7 +203,7 @@ impl World {
     }
 
     pub fn accept(&self, state: &TrustState, offer: &MetadataBundle) -> Result<Accepted, TrustError> {
-        accept(state, offer, &device("edge-1"), self.now)
+        accept(state, offer, &device("edge-1"), Some(self.now))
     }
 }
 

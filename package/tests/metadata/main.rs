@@ -2,6 +2,7 @@
 //! attacker has and what he gets.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod delegated;
 mod disagreement;
 mod expiry;
 mod fixture;

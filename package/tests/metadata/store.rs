@@ -17,7 +17,7 @@ fn a_damaged_record_is_damage() {
     }
     assert!(TrustState::decode(&vec![0; bytes.len()]).is_err());
     let text = String::from_utf8(bytes).unwrap();
-    assert!(TrustState::decode(text.replacen("\"format\":1", "\"format\":2", 1).as_bytes()).is_err());
+    assert!(TrustState::decode(text.replacen("\"format\":2", "\"format\":3", 1).as_bytes()).is_err());
 
     // Readable, but not what was signed: the verifier says so, whichever part it is.
     for (from, to) in [("timestamp", "timestamq"), ("snapshot", "snapshos"), ("file-type", "file-typo")] {
@@ -81,4 +81,16 @@ fn on_the_wire_a_bundle_is_hardly_larger_than_its_parts() {
     let sum = parts(&offer.image) + parts(&offer.director) + offer.assignment.len();
     assert!(cbor.len() < sum + 200, "{} bytes for {sum}", cbor.len());
     assert!(cbor.len() < 16 << 10, "{} bytes", cbor.len());
+}
+
+/// What an agent wrote before there were delegated roles.
+#[test]
+fn a_record_of_format_1_is_still_read() {
+    let mut world = World::new();
+    let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    let held = world.accept(&world.enrol(), &offer).unwrap().state;
+    let text = String::from_utf8(held.encode().unwrap()).unwrap();
+    assert!(!text.contains("delegated"));
+    let old = text.replacen("\"format\":2", "\"format\":1", 1);
+    assert_eq!(TrustState::decode(old.as_bytes()).unwrap(), held);
 }

@@ -14,7 +14,7 @@ fn another_devices_state_is_refused_and_leaves_no_floor() {
     world.director_version = 900;
     world.sequence = 900;
     let theirs = world.offer("edge-2", &[&package]);
-    assert!(accept(&state, &theirs, &device("edge-2"), world.now).is_ok());
+    assert!(accept(&state, &theirs, &device("edge-2"), Some(world.now)).is_ok());
     check_refused(world.accept(&state, &theirs), "wrong-device", "`edge-2`, not for `edge-1`");
     assert_eq!(world.accept(&state, &mine).unwrap().desired.sequence, 1);
 }

@@ -78,7 +78,7 @@ impl Scene {
     ) -> Result<Accepted, TrustError> {
         let bytes = self.trust.bundle(&self.store, device).await.unwrap().unwrap();
         let bundle: MetadataBundle = from_cbor(&bytes).unwrap();
-        accept(state, &bundle, device, now)
+        accept(state, &bundle, device, Some(now))
     }
 }
 
@@ -140,7 +140,7 @@ async fn what_a_device_shall_run_is_signed_when_that_is_due_and_only_then() {
     let other: DeviceId = "edge-2".parse().unwrap();
     let bytes = scene.trust.bundle(&scene.store, &device).await.unwrap().unwrap();
     let bundle: MetadataBundle = from_cbor(&bytes).unwrap();
-    assert!(accept(&state, &bundle, &other, scene.after(7)).is_err());
+    assert!(accept(&state, &bundle, &other, Some(scene.after(7))).is_err());
     let late = scene.offer(&device, &state, scene.after(15)).await;
     assert!(matches!(late, Err(TrustError::Expired { .. })), "{late:?}");
 }

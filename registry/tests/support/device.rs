@@ -184,7 +184,7 @@ impl Device {
 
     pub fn accept(&mut self, bytes: &[u8]) -> Accepted {
         let bundle: MetadataBundle = from_cbor(bytes).unwrap();
-        let accepted = accept(&self.state, &bundle, &self.id, jiff::Timestamp::now()).unwrap();
+        let accepted = accept(&self.state, &bundle, &self.id, Some(jiff::Timestamp::now())).unwrap();
         self.state = accepted.state.clone();
         accepted
     }
