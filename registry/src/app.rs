@@ -1,18 +1,19 @@
 //! What the parts of a running registry share.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use selvedge_package::DeviceId;
 use tokio::sync::Notify;
 
 use crate::blobs::Blobs;
+use crate::error::Error;
 use crate::notices::Notices;
 use crate::presence::Presences;
 use crate::remote::Remote;
 use crate::rest::token::Token;
 use crate::store::Store;
-use crate::trust::Trust;
+use crate::trust::{Claims, Trust};
 
 /// Everything that handlers need.
 #[derive(Debug)]
@@ -37,34 +38,57 @@ pub struct App {
     pub broker: String,
 }
 
-/// Devices whose desired state changed and that were not told yet. Bounded by the number of
-/// targets, since each is in it once.
+impl App {
+    /// What a device's newest birth says that it has.
+    pub async fn claims(&self, device: &DeviceId) -> Result<Claims, Error> {
+        let Some(presence) = self.presences.get(&self.store, device).await? else {
+            return Ok(Claims::default());
+        };
+        let enrolled = self.store.target(device).await?.is_some_and(|target| target.public_key.is_some());
+        Ok(Claims::of(&presence.birth, enrolled))
+    }
+}
+
+/// Devices whose desired state changed and that were not told yet, and whether they are to be told in
+/// any case. Bounded by the number of targets, since each is in it once.
 #[derive(Debug, Default)]
 pub struct Changed {
-    devices: Mutex<BTreeSet<DeviceId>>,
+    devices: Mutex<BTreeMap<DeviceId, bool>>,
     notify: Notify,
 }
 
 impl Changed {
     /// Add a device.
     pub fn add(&self, device: DeviceId) {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
-        self.notify.notify_one();
+        self.add_all([device]);
     }
 
     /// Add devices.
     pub fn add_all(&self, devices: impl IntoIterator<Item = DeviceId>) {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner).extend(devices);
+        let mut held = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        for device in devices {
+            held.entry(device).or_insert(false);
+        }
+        drop(held);
+        self.notify.notify_one();
+    }
+
+    /// Add devices that are to be told even what they have accepted already: it is signed anew.
+    pub fn add_anew(&self, devices: impl IntoIterator<Item = DeviceId>) {
+        let mut held = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        held.extend(devices.into_iter().map(|device| (device, true)));
+        drop(held);
         self.notify.notify_one();
     }
 
     /// Wait for a device and take it: one at a time, so that a change for many does not keep whoever
-    /// tells them from everything else. May be cancelled without losing one.
-    pub async fn take(&self) -> DeviceId {
+    /// tells them from everything else. Says whether it is to be told in any case. May be cancelled
+    /// without losing one.
+    pub async fn take(&self) -> (DeviceId, bool) {
         loop {
             let taken = self.devices.lock().unwrap_or_else(PoisonError::into_inner).pop_first();
-            if let Some(device) = taken {
-                return device;
+            if let Some(taken) = taken {
+                return taken;
             }
             self.notify.notified().await;
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use selvedge_registry::trust::Lifetimes;
 use selvedge_registry::{devices, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -54,6 +55,14 @@ struct Serve {
     /// Bytes of blocks a second that all devices together get.
     #[arg(long, value_name = "BYTES", default_value_t = devices::Limits::default().all.per_second)]
     total_rate: u64,
+    /// How long what the registry signs is good for, as ROLE=TIME,…: image-snapshot, image-timestamp,
+    /// director; it signs again at half of that.
+    #[arg(
+        long,
+        value_name = "ROLE=TIME",
+        default_value = "image-snapshot=30d,image-timestamp=14d,director=7d"
+    )]
+    expiry: Lifetimes,
     /// File that gets the REST address once it listens.
     #[arg(long, value_name = "FILE")]
     address_file: Option<PathBuf>,
@@ -125,6 +134,7 @@ impl Serve {
             roots: self.roots,
             address_file: self.address_file,
             blocks: devices::Limits::of_rates(self.device_rate, self.total_rate),
+            lifetimes: self.expiry,
         }
     }
 }

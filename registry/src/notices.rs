@@ -13,6 +13,8 @@ use crate::store::Store;
 
 /// A device with another key showed the enrolment token of a target.
 pub const ENROLMENT_REFUSED: &str = "enrolment-refused";
+/// A device has accepted releases that this registry does not have.
+pub const LOST_RELEASES: &str = "lost-releases";
 /// A blob that a target needs is missing here, or its file is damaged.
 pub const DAMAGED_BLOB: &str = "damaged-blob";
 

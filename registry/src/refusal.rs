@@ -118,14 +118,32 @@ pub enum Refusal {
         why: String,
     },
     /// The uploaded targets metadata does not follow the last one.
-    #[error(
-        "the targets metadata has version {got}; the next one is {want}: fetch the newest and sign again"
-    )]
+    #[error("the role {role} has version {got}; the next one is {want}: fetch the newest and sign again")]
     TargetsVersion {
+        /// `targets`, or a bin.
+        role: String,
         /// As uploaded.
         got: u64,
         /// As it should be.
         want: u64,
+    },
+    /// The uploaded root does not follow the newest one.
+    #[error(
+        "the {repository} root has version {got}; the next one is {want}: fetch the newest and sign again"
+    )]
+    RootVersion {
+        /// `image` or `director`.
+        repository: &'static str,
+        /// As uploaded.
+        got: u64,
+        /// As it should be.
+        want: u64,
+    },
+    /// A root names keys that this registry does not hold, for roles that it signs.
+    #[error("the root cannot be published: {why}")]
+    OnlineKeys {
+        /// What is missing.
+        why: String,
     },
     /// Entries of earlier releases are gone or changed.
     #[error(
@@ -295,6 +313,8 @@ impl Refusal {
             Self::Untrusted { .. } => (422, "untrusted"),
             Self::TargetsVersion { .. } => (409, "targets-version"),
             Self::TargetsLost { .. } => (409, "targets-lost"),
+            Self::RootVersion { .. } => (409, "root-version"),
+            Self::OnlineKeys { .. } => (422, "online-keys"),
             Self::EntryMismatch { .. } => (422, "entry-mismatch"),
             Self::ReleaseNotGrowing { .. } => (409, "release-not-growing"),
             Self::VersionExists { .. } => (409, "version-exists"),

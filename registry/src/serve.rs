@@ -51,6 +51,8 @@ pub struct Options {
     pub address_file: Option<PathBuf>,
     /// What answering blocks may take.
     pub blocks: devices::Limits,
+    /// How long what is signed here is good for.
+    pub lifetimes: trust::Lifetimes,
 }
 
 /// Run until `stop` is ready.
@@ -143,6 +145,7 @@ async fn open(options: &Options) -> Result<Arc<App>, Error> {
         online_keys: options.online_keys.clone(),
         roots: options.roots.clone(),
         files: options.data.join("tuf"),
+        lifetimes: options.lifetimes,
     };
     let trust = Trust::open(&trust, &store, clock::now()).await?;
     Ok(Arc::new(App {

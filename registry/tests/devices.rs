@@ -141,7 +141,7 @@ async fn a_desired_state_that_is_too_large_is_pulled() {
     let mut edge = enrolled(&registry, "edge-1").await;
     let mut other = enrolled(&registry, "edge-2").await;
     registry.release(&package("file-type", "1.0.0", 1, 10)).await;
-    edge.birth(b"n", 4096);
+    edge.birth(b"n", 1024);
     let Want::Pull { digest, size } = edge.want().await else { panic!("inline") };
     let bytes = edge.pull(digest, size, 4096).await.unwrap();
     assert_eq!(edge.accept(&bytes).desired.sequence, 1);
@@ -386,12 +386,13 @@ async fn who_asks_for_too_much_is_told_to_wait_and_gets_it_later() {
 async fn another_key_for_a_target_is_seen_by_people() {
     let registry = Registry::start().await;
     let mut edge = enrolled(&registry, "edge-1").await;
-    // A wrong token is no news: anyone could send it.
+    // A wrong token is no news: anyone could send it. Whoever has the registered key needs none.
     let token = std::mem::replace(&mut edge.token, "0".repeat(64));
+    assert_eq!(edge.enrol().await, Enrolled::Accepted);
+    let own = std::mem::replace(&mut edge.key, PrivateKey::generate().unwrap().0);
     assert!(matches!(edge.enrol().await, Enrolled::Refused(_)));
     assert_ne!(registry.target("edge-1").await["health"], "enrolment-refused");
     edge.token = token;
-    let own = std::mem::replace(&mut edge.key, PrivateKey::generate().unwrap().0);
     for _ in 0..3 {
         assert!(matches!(edge.enrol().await, Enrolled::Refused(_)));
     }

@@ -16,7 +16,7 @@ const RELEASES: &str = "/v1/workspaces/default/releases";
 const DEPLOYMENTS: &str = "/v1/workspaces/default/deployments";
 
 async fn refused(registry: &Registry, package: &Package, targets: &str, status: u16, reason: &str) {
-    let body = json!({"package": package.digest(), "targets": targets});
+    let body = json!({"package": package.digest(), "roles": {"targets": targets}});
     registry.refused(RELEASES, body, status, reason).await;
 }
 
@@ -82,7 +82,7 @@ async fn nothing_is_released_that_a_person_did_not_sign() {
         refused(&registry, &package, bad, 422, "untrusted").await;
     }
     assert_eq!(registry.newest_targets().await, None);
-    let body = json!({"package": package.digest(), "targets": good});
+    let body = json!({"package": package.digest(), "roles": {"targets": good}});
     assert_eq!(registry.post(RELEASES, body.clone()).await.0, 201);
     registry.refused(RELEASES, body, 409, "release-not-growing").await;
 }
@@ -112,12 +112,12 @@ async fn every_blob_must_be_there_and_unchanged() {
     refused(&registry, &package, &targets, 422, "blob-mismatch").await;
     // Uploading it again heals it.
     assert_eq!(registry.put(model, bytes).await.0, 200);
-    let body = json!({"package": package.digest(), "targets": targets});
+    let body = json!({"package": package.digest(), "roles": {"targets": targets}});
     assert_eq!(registry.post(RELEASES, body).await.0, 201);
     // Something that is no package at all.
     let garbage = selvedge_package::Digest::of(b"garbage");
     registry.put(garbage, b"garbage").await;
-    let body = json!({"package": garbage, "targets": "x"});
+    let body = json!({"package": garbage, "roles": {"targets": "x"}});
     registry.refused(RELEASES, body, 422, "invalid-package").await;
 }
 

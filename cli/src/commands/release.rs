@@ -65,7 +65,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let sent = upload(around.out, &registry, &layout).await?;
     let text = String::from_utf8(targets)
         .map_err(|source| Failure::Internal { what: "signed metadata is not text", source: source.into() })?;
-    let body = json!({"package": bundle.digest(), "targets": text});
+    let body = json!({"package": bundle.digest(), "roles": {"targets": text}});
     let row = registry
         .call(
             &format!("release {name} {version} r{release}"),
@@ -141,7 +141,8 @@ impl Signer {
             answer.get(key).and_then(serde_json::Value::as_str).map(|text| text.as_bytes().to_vec())
         };
         let root = text("root");
-        let Some(bytes) = text("targets") else {
+        let targets = answer["roles"]["targets"].as_str().map(|text| text.as_bytes().to_vec());
+        let Some(bytes) = targets else {
             return Ok(Previous { bytes: None, read: None, root });
         };
         // Its age is no matter here: a list that expired is exactly what a new signature renews.

@@ -200,7 +200,8 @@ impl Blocks {
         if !enrolled || self.take(device, REBUILD, clock::running()).is_err() {
             return Ok(None);
         }
-        self.app.trust.bundle(&self.app.store, device).await
+        let claims = self.app.claims(device).await?;
+        self.app.trust.bundle(&self.app.store, device, &claims).await
     }
 
     fn take(&self, device: &DeviceId, bytes: u64, now: Duration) -> Result<(), Refusal> {

@@ -38,8 +38,8 @@ use outgoing::Outgoing;
 
 /// How often presence is stored.
 const FLUSH: Duration = Duration::from_secs(20);
-/// How often metadata is looked through for what must be signed again.
-const REFRESH: Duration = Duration::from_secs(900);
+/// How often people are told what they must sign again soon.
+const WARN: Duration = Duration::from_secs(24 * 3600);
 /// Desired states for one device: each may be a signature and some files.
 const STATES: Rate = Rate { per_second: 1, burst: 10 };
 /// A device that still has an older desired state is told again after this long.
@@ -88,8 +88,9 @@ impl Devices {
     /// Handle messages and changes until `stop` says so.
     pub async fn run(mut self, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
         let mut flush = tokio::time::interval(FLUSH);
-        let mut refresh = tokio::time::interval(REFRESH);
-        for timer in [&mut flush, &mut refresh] {
+        let mut refresh = tokio::time::interval(self.app.trust.look());
+        let mut warn = tokio::time::interval(WARN);
+        for timer in [&mut flush, &mut refresh, &mut warn] {
             timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         }
         let app = Arc::clone(&self.app);
@@ -100,10 +101,10 @@ impl Devices {
                     Some(incoming) => self.incoming(incoming).await,
                     None => break,
                 },
-                device = app.changed.take() => {
+                (device, anew) = app.changed.take() => {
                     // What was put off may have been a birth, whose nonce is to be echoed.
                     let owed = self.told.get_mut(&device).is_some_and(|told| std::mem::take(&mut told.later));
-                    let told = match owed {
+                    let told = match owed || anew {
                         true => self.tell_if_online(&device).await,
                         false => self.tell_if_behind(&device).await,
                     };
@@ -112,6 +113,7 @@ impl Devices {
                 }
                 _ = flush.tick() => self.app.presences.flush(&self.app.store).await,
                 _ = refresh.tick() => self.refresh().await,
+                _ = warn.tick() => self.app.trust.warn(&self.app.store, clock::now()).await,
             };
             if let Err(error) = result {
                 tracing::error!("{}", error.chain());

@@ -11,6 +11,8 @@ use selvedge_protocol::message::Want;
 use super::{Bucket, Devices, STATES, Told};
 use crate::clock;
 use crate::error::Error;
+use crate::notices::LOST_RELEASES;
+use crate::trust::Directed;
 
 /// Smallest desired state that is pulled: below that, blocks would cost more than they save.
 const SMALLEST_PULL: usize = 2048;
@@ -52,20 +54,26 @@ impl Devices {
     /// As [`Devices::tell`], for one whose bucket was asked. Nothing is sent before anything was
     /// released.
     pub(super) async fn tell_now(&mut self, device: &DeviceId) -> Result<(), Error> {
-        let presence = self.app.presences.get(&self.app.store, device).await?;
-        let (nonce, largest) = match presence {
-            // A birth is not signed: what it claims to take is not believed beyond a block.
-            Some(presence) => {
-                (presence.birth.nonce, presence.birth.largest_block.min(LARGEST_BLOCK) as usize)
-            }
-            None => (Vec::new(), 0),
-        };
         let app = Arc::clone(&self.app);
-        if !app.trust.direct(&app.store, device, &nonce, clock::now()).await? {
-            tracing::debug!(%device, "nothing was released yet: it is not told anything");
-            return Ok(());
+        let presence = app.presences.get(&app.store, device).await?;
+        // A birth is not signed: what it claims to take is not believed beyond a block.
+        let largest = presence.map_or(0, |presence| presence.birth.largest_block.min(LARGEST_BLOCK) as usize);
+        let claims = app.claims(device).await?;
+        match app.trust.direct(&app.store, device, &claims, clock::now()).await? {
+            Directed::Signed => {}
+            Directed::Nothing => {
+                tracing::debug!(%device, "nothing was released yet: it is not told anything");
+                return Ok(());
+            }
+            Directed::Lost { version } => {
+                let what = format!(
+                    "it has accepted a list of releases of version {version}, which this registry does not have: \
+                     was it restored from an old backup? It accepts nothing until the list has a greater version"
+                );
+                app.notices.keep(&app.store, device, LOST_RELEASES, &what).await?;
+            }
         }
-        let Some(bundle) = app.trust.bundle(&app.store, device).await? else {
+        let Some(bundle) = app.trust.bundle(&app.store, device, &claims).await? else {
             return Ok(());
         };
         let want = if bundle.len() <= largest.min(self.outgoing.room()).max(SMALLEST_PULL) {

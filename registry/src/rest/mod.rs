@@ -31,7 +31,9 @@ use crate::refusal::Refusal;
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     let guarded = Router::new()
-        .route("/v1/trust/image", get(trust::image))
+        .route("/v1/trust", get(trust::state))
+        .route("/v1/trust/roots", get(trust::roots).post(trust::publish))
+        .route("/v1/trust/image", get(trust::image).post(trust::renew))
         .route("/v1/trust/image/{file}", get(trust::image_file))
         .route("/v1/blobs/{digest}", axum::routing::put(blobs::put).head(blobs::head))
         .route("/v1/workspaces/{workspace}/releases", post(packages::release))

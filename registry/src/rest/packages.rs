@@ -1,5 +1,6 @@
 //! Packages: released with metadata that a person signed, and listed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -18,14 +19,16 @@ use crate::clock;
 use crate::refusal::Refusal;
 use crate::store::packages::Package;
 
-/// The targets metadata as JSON text inside JSON: quotes double it at worst.
-const BODY: usize = 2 * MetadataLimits::DEVICE.image_targets_bytes + input::BODY;
+/// The changed roles as JSON text inside JSON: quotes double them at worst.
+const BODY: usize = 2 * CHANGED * MetadataLimits::DEVICE.image_targets_bytes + input::BODY;
+/// A list that is split is at most that much: sixteen parts, and what delegates to them.
+const CHANGED: usize = 4;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewRelease {
     package: Digest,
-    targets: String,
+    roles: BTreeMap<String, String>,
 }
 
 /// POST: release an uploaded package.
@@ -36,10 +39,8 @@ pub async fn release(
 ) -> Result<Response, Refusal> {
     app.store.expect_workspace(&workspace).await?;
     let new: NewRelease = input::json(body, BODY).await?;
-    let package = app
-        .trust
-        .release(&app.store, &app.blobs, &workspace, new.package, &new.targets, clock::now())
-        .await?;
+    let package =
+        app.trust.release(&app.store, &app.blobs, &workspace, new.package, &new.roles, clock::now()).await?;
     Ok((StatusCode::CREATED, Json(shown(&package))).into_response())
 }
 

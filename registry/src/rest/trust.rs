@@ -1,26 +1,89 @@
-//! The Image repository's metadata, as files and as what a releaser signs on top of.
+//! Trust as people see and change it: metadata files, roots, what ends soon, and the list of releases
+//! signed again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use selvedge_package::limits::MetadataLimits;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::input::Params;
+use super::input::{self, Params};
 use crate::app::App;
+use crate::clock;
 use crate::refusal::Refusal;
 use crate::store::metadata::{Repository, Role};
+use crate::trust::RootOffer;
 
-/// The newest targets and root as text, exactly as signed.
-pub async fn image(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    let targets = app.store.newest(&Repository::Image, Role::Targets).await?.map(|signed| signed.body);
-    let root = app.store.newest(&Repository::Image, Role::Root).await?.map(|signed| signed.body);
-    Ok(Json(json!({"targets": targets, "root": root})).into_response())
+/// All roles of a large repository as JSON text inside JSON: ten thousand releases take about 8 MB.
+const ROLES: usize = 64 << 20;
+/// A root and the roles.
+const ROOT: usize = 2 * MetadataLimits::DEVICE.root_bytes + ROLES;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Renewal {
+    roles: BTreeMap<String, String>,
 }
 
-/// One file of the standard layout: `timestamp.json`, `N.snapshot.json`, `N.targets.json`, `N.root.json`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewRoot {
+    repository: String,
+    root: String,
+    #[serde(default)]
+    roles: BTreeMap<String, String>,
+}
+
+/// GET: what is signed until when, and what people must sign again soon.
+pub async fn state(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    Ok(Json(app.trust.watched(&app.store, clock::now()).await?).into_response())
+}
+
+/// GET: the newest root and the newest roles that list releases, as text, exactly as signed.
+pub async fn image(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let roles = app.store.image_roles().await?;
+    let roles: BTreeMap<String, String> =
+        roles.into_iter().map(|(role, signed)| (role, signed.body)).collect();
+    let root = app.store.newest(&Repository::Image, Role::Root).await?.map(|signed| signed.body);
+    Ok(Json(json!({"roles": roles, "root": root})).into_response())
+}
+
+/// POST: the same releases, signed again.
+pub async fn renew(State(app): State<Arc<App>>, body: Body) -> Result<Response, Refusal> {
+    let renewal: Renewal = input::json(body, ROLES).await?;
+    app.trust.renew(&app.store, &renewal.roles, clock::now()).await?;
+    Ok(Json(app.trust.watched(&app.store, clock::now()).await?).into_response())
+}
+
+/// GET: every root, oldest first.
+pub async fn roots(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    Ok(Json(all_roots(&app).await?).into_response())
+}
+
+/// POST: the next root.
+pub async fn publish(State(app): State<Arc<App>>, body: Body) -> Result<Response, Refusal> {
+    let new: NewRoot = input::json(body, ROOT).await?;
+    let repository = match new.repository.as_str() {
+        "image" => "image",
+        "director" => "director",
+        _ => return Err(Refusal::because("repository", "it is `image` or `director`")),
+    };
+    let offered = RootOffer { repository, root: &new.root, roles: &new.roles };
+    app.trust.publish_root(&app.store, offered, clock::now()).await?;
+    // Who is connected hears of it at once.
+    app.changed.add_anew(app.store.enrolled().await?);
+    Ok((StatusCode::CREATED, Json(app.trust.watched(&app.store, clock::now()).await?)).into_response())
+}
+
+/// One file of the standard layout: `timestamp.json`, `N.snapshot.json`, `N.targets.json`,
+/// `N.bin-3.json`, `N.root.json`.
 pub async fn image_file(
     State(app): State<Arc<App>>,
     Params(file): Params<String>,
@@ -36,9 +99,21 @@ pub async fn image_file(
     Ok(([(CONTENT_TYPE, "application/json")], signed.body).into_response())
 }
 
+async fn all_roots(app: &App) -> Result<Value, Refusal> {
+    let all = async |repository| {
+        let roots = app.store.roots_after(&repository, 0, usize::MAX).await?;
+        Ok::<_, Refusal>(roots.into_iter().map(|root| root.body).collect::<Vec<_>>())
+    };
+    Ok(json!({"image": all(Repository::Image).await?, "director": all(Repository::DirectorRoot).await?}))
+}
+
 fn parse_versioned(file: &str) -> Option<(u64, Role)> {
     let (version, role) = file.strip_suffix(".json")?.split_once('.')?;
-    let role = [Role::Root, Role::Targets, Role::Snapshot].into_iter().find(|known| known.name() == role)?;
+    let role = match role {
+        "root" => Role::Root,
+        "snapshot" => Role::Snapshot,
+        role => Role::of_image(role)?,
+    };
     // "+1" and "01" would parse as numbers, but no file has such a name.
     let number: u64 = version.parse().ok()?;
     (number.to_string() == version).then_some((number, role))
@@ -51,9 +126,17 @@ mod tests {
     #[test]
     fn only_names_of_the_layout_are_files() {
         assert_eq!(parse_versioned("7.targets.json"), Some((7, Role::Targets)));
-        for bad in
-            ["targets.json", "01.root.json", "+1.root.json", "1.timestamp.json", "../1.root.json", "1.root"]
-        {
+        assert_eq!(parse_versioned("7.bin-3a.json"), Some((7, Role::Bin("bin-3a".to_owned()))));
+        for bad in [
+            "targets.json",
+            "01.root.json",
+            "+1.root.json",
+            "1.timestamp.json",
+            "../1.root.json",
+            "1.root",
+            "1.bin-g.json",
+            "1.bin-.json",
+        ] {
             assert_eq!(parse_versioned(bad), None, "{bad}");
         }
     }

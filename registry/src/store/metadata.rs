@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use selvedge_package::trust::bins;
 use selvedge_package::{DeviceId, PackageName};
 
 use super::{Change, Store, from_column, from_json, to_column, to_json};
@@ -30,12 +31,14 @@ impl Repository {
 }
 
 /// A TUF role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Names the keys of all.
     Root,
     /// Names what exists.
     Targets,
+    /// A part of it, in the Image repository: `bin-3`.
+    Bin(String),
     /// Names the version of targets.
     Snapshot,
     /// Names the version of snapshot.
@@ -44,15 +47,27 @@ pub enum Role {
 
 impl Role {
     /// As file names write it.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::Root => "root",
             Self::Targets => "targets",
+            Self::Bin(name) => name,
             Self::Snapshot => "snapshot",
             Self::Timestamp => "timestamp",
         }
     }
+
+    /// A role of the Image repository that lists releases.
+    pub fn of_image(name: &str) -> Option<Self> {
+        match name {
+            "targets" => Some(Self::Targets),
+            _ => bins::prefix(name).map(|_| Self::Bin(name.to_owned())),
+        }
+    }
 }
+
+/// The newest file of every role of the Image repository that lists releases; none before the first.
+pub type ImageRoles = BTreeMap<String, Signed>;
 
 /// One signed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +138,15 @@ impl Row {
 }
 
 #[derive(sqlx::FromRow)]
+struct BinRow {
+    role: String,
+    version: i64,
+    signed_ms: i64,
+    expires_ms: i64,
+    body: String,
+}
+
+#[derive(sqlx::FromRow)]
 struct DirectedRow {
     sequence: i64,
     assignments: String,
@@ -134,6 +158,26 @@ struct DirectedRow {
 }
 
 impl Store {
+    /// The newest file of every role of the Image repository that lists releases.
+    pub async fn image_roles(&self) -> Result<ImageRoles, Error> {
+        let rows: Vec<BinRow> = sqlx::query_as(
+            "SELECT role, version, signed_ms, expires_ms, body FROM metadata \
+             WHERE repository = 'image' AND device = '' AND role LIKE 'bin-%' ORDER BY role, version",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Error::database("read metadata"))?;
+        let mut roles = ImageRoles::new();
+        for BinRow { role, version, signed_ms, expires_ms, body } in rows {
+            let signed = Row { version, signed_ms, expires_ms, body }.signed(Role::Bin(role.clone()))?;
+            roles.insert(role, signed);
+        }
+        if let Some(targets) = self.newest(&Repository::Image, Role::Targets).await? {
+            roles.insert("targets".to_owned(), targets);
+        }
+        Ok(roles)
+    }
+
     /// The newest file of a role.
     pub async fn newest(&self, repository: &Repository, role: Role) -> Result<Option<Signed>, Error> {
         Ok(self.newest_few(repository, role, 1).await?.pop())
@@ -169,6 +213,18 @@ impl Store {
         self.newest_few(repository, role, i64::MAX).await
     }
 
+    /// The next roots after `version`, oldest first.
+    pub async fn roots_after(
+        &self,
+        repository: &Repository,
+        version: u64,
+        most: usize,
+    ) -> Result<Vec<Signed>, Error> {
+        let mut roots = self.versions(repository, Role::Root).await?;
+        roots.reverse();
+        Ok(roots.into_iter().filter(|root| root.version > version).take(most).collect())
+    }
+
     async fn newest_few(
         &self,
         repository: &Repository,
@@ -187,7 +243,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(Error::database("read metadata"))?;
-        rows.into_iter().map(|row| row.signed(role)).collect()
+        rows.into_iter().map(|row| row.signed(role.clone())).collect()
     }
 
     /// What was last signed for `device`.

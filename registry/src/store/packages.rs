@@ -1,5 +1,8 @@
 //! Releases of packages, and the blobs that belong to each.
 
+use std::collections::BTreeMap;
+
+use selvedge_package::trust::{ImageCustom, ReleasedTarget};
 use selvedge_package::{DeviceId, Digest, Manifest, PackageName};
 
 use super::{Change, Store, from_column, from_json, from_text, to_column, to_json};
@@ -63,6 +66,28 @@ impl Store {
         .await
         .map_err(Error::database("list packages"))?;
         rows.into_iter().map(Row::package).collect()
+    }
+
+    /// Every release of every workspace as the Image repository lists it, by target name.
+    pub async fn released(&self) -> Result<BTreeMap<String, ReleasedTarget>, Error> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "SELECT workspace, digest, length, size, target, manifest, released_ms FROM packages",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(Error::database("list releases"))?;
+        let listed = rows.into_iter().map(|row| {
+            let Package { manifest, digest, length, target, .. } = row.package()?;
+            let custom = ImageCustom {
+                package: manifest.name,
+                version: manifest.version,
+                release: manifest.release,
+                min_release: manifest.min_release,
+                architectures: manifest.requires.architectures,
+            };
+            Ok((target.clone(), ReleasedTarget { target, digest, length, custom }))
+        });
+        listed.collect()
     }
 
     /// One release, or the newest.

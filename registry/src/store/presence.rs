@@ -44,6 +44,7 @@ struct Row {
     image_root: i64,
     director_root: i64,
     nonce: String,
+    accepted: String,
     last_heard_ms: i64,
     gone: i64,
 }
@@ -62,8 +63,7 @@ impl Row {
                 director_root: from_column(self.director_root)?,
                 nonce: hex::decode(&self.nonce)
                     .map_err(|error| Error::Corrupt { what: "nonce", why: error.to_string() })?,
-                // Of use to a Director that knows nothing of the device; this one does.
-                accepted: Accepted::default(),
+                accepted: from_json::<Accepted>("version set", &self.accepted)?,
             },
             last_heard_ms: self.last_heard_ms,
             gone: self.gone != 0,
@@ -76,7 +76,7 @@ impl Store {
     pub async fn presences(&self, workspace: &str) -> Result<BTreeMap<DeviceId, Presence>, Error> {
         let rows: Vec<Row> = sqlx::query_as(
             "SELECT p.device, p.epoch, p.agent, p.capabilities, p.largest_block, p.generation, p.desired, \
-             p.image_root, p.director_root, p.nonce, p.last_heard_ms, p.gone FROM presence p \
+             p.image_root, p.director_root, p.nonce, p.accepted, p.last_heard_ms, p.gone FROM presence p \
              JOIN targets t ON t.name = p.device WHERE t.workspace = $1",
         )
         .bind(workspace)
@@ -90,7 +90,7 @@ impl Store {
     pub async fn presence(&self, device: &DeviceId) -> Result<Option<Presence>, Error> {
         let row: Option<Row> = sqlx::query_as(
             "SELECT device, epoch, agent, capabilities, largest_block, generation, desired, image_root, \
-             director_root, nonce, last_heard_ms, gone FROM presence WHERE device = $1",
+             director_root, nonce, accepted, last_heard_ms, gone FROM presence WHERE device = $1",
         )
         .bind(device.as_str())
         .fetch_optional(&self.pool)
@@ -105,13 +105,14 @@ impl Store {
         let mut change = self.change().await?;
         sqlx::query(
             "INSERT INTO presence (device, epoch, agent, capabilities, largest_block, generation, \
-             desired, image_root, director_root, nonce, last_heard_ms, gone) \
-             SELECT name, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM targets WHERE name = $1 \
+             desired, image_root, director_root, nonce, last_heard_ms, gone, accepted) \
+             SELECT name, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13 FROM targets WHERE name = $1 \
              ON CONFLICT (device) DO UPDATE SET epoch = excluded.epoch, agent = excluded.agent, \
              capabilities = excluded.capabilities, largest_block = excluded.largest_block, \
              generation = excluded.generation, desired = excluded.desired, \
              image_root = excluded.image_root, director_root = excluded.director_root, \
-             nonce = excluded.nonce, last_heard_ms = excluded.last_heard_ms, gone = excluded.gone",
+             nonce = excluded.nonce, last_heard_ms = excluded.last_heard_ms, gone = excluded.gone, \
+             accepted = excluded.accepted",
         )
         .bind(device.as_str())
         .bind(to_column(presence.epoch)?)
@@ -125,6 +126,7 @@ impl Store {
         .bind(hex::encode(&birth.nonce))
         .bind(presence.last_heard_ms)
         .bind(i64::from(presence.gone))
+        .bind(to_json("version set", &birth.accepted)?)
         .execute(&mut *change.transaction)
         .await
         .map_err(Error::database("keep presence"))?;

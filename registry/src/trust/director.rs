@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use selvedge_package::trust::{AssignedPackage, DirectorAssignment, FORMAT};
 use selvedge_package::{DeviceId, PackageName};
 use selvedge_signing::director::sign_device;
-use selvedge_signing::lifetimes::{DIRECTOR, expiry};
+use selvedge_signing::lifetimes::expiry;
 use serde_json::json;
 
-use super::{Trust, text, unsigned};
+use super::{Claims, Trust, text, unsigned};
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::in_force::{Standing, signed_form, written};
@@ -23,7 +23,7 @@ pub(super) async fn direct(
     trust: &Trust,
     store: &Store,
     device: &DeviceId,
-    nonce: &[u8],
+    claims: &Claims,
     now: Timestamp,
 ) -> Result<bool, Error> {
     if store.newest(&Repository::Image, Role::Timestamp).await?.is_none() {
@@ -36,34 +36,37 @@ pub(super) async fn direct(
     let assignments = signed_form(standing.as_ref().map(Standing::assigned).unwrap_or_default());
     let written = written(&assignments)?;
     let same = before.as_ref().is_some_and(|before| before.assignments == written);
+    let mine = Repository::Director(device.clone());
+    let held = store.newest(&mine, Role::Timestamp).await?.map_or(0, |signed| signed.version);
+    let told = before.as_ref().map_or(0, |before| before.sequence);
+    // It has accepted more than was ever signed here: this registry was restored from a backup.
+    let (seen, heard) = (claims.director_above(held), claims.sequence_above(told));
     if let Some(before) = &before
         && same
-        && before.nonce == nonce
+        && (seen, heard) == (None, None)
+        && before.nonce == claims.nonce
         && !before.past_half(now_ms)
     {
         return Ok(true);
     }
     let sequence = match &before {
-        Some(before) if same => before.sequence,
-        Some(before) => before.sequence.saturating_add(1),
-        None => 1,
+        Some(before) if same && seen.is_none() && heard.is_none() => before.sequence,
+        _ => heard.unwrap_or(told).saturating_add(1),
     };
     let since = since(&assignments, standing.as_ref(), sequence);
-    let mine = Repository::Director(device.clone());
-    let version =
-        store.newest(&mine, Role::Timestamp).await?.map_or(1, |signed| signed.version.saturating_add(1));
-    let expires = expiry(now, DIRECTOR);
+    let version = seen.unwrap_or(held).saturating_add(1);
+    let expires = expiry(now, trust.lifetimes.director);
     let assignment = DirectorAssignment {
         format: FORMAT,
         device: device.clone(),
         sequence,
         issued_at: now,
-        nonce: nonce.to_vec(),
+        nonce: claims.nonce.clone(),
         assignments,
     };
     let what = format!("what {device} shall run");
-    let signed =
-        sign_device(version, &assignment, expires, trust.online.director()).map_err(unsigned(&what))?;
+    let keys = trust.online();
+    let signed = sign_device(version, &assignment, expires, keys.director()).map_err(unsigned(&what))?;
     for (role, bytes) in [
         (Role::Targets, signed.targets),
         (Role::Snapshot, signed.snapshot),
@@ -77,19 +80,19 @@ pub(super) async fn direct(
             body: text(&what, bytes)?,
         };
         change.keep_metadata(&mine, &signed).await?;
-        change.forget_metadata_below(&mine, role, version).await?;
+        change.forget_metadata_below(&mine, signed.role, version).await?;
     }
     let directed = Directed {
         sequence,
         since,
         assignments: written,
-        nonce: nonce.to_vec(),
+        nonce: claims.nonce.clone(),
         body: text(&what, signed.assignment)?,
         signed_ms: now_ms,
         expires_ms: expires.as_millisecond(),
     };
     change.keep_directed(device, &directed).await?;
-    if !same {
+    if !same || seen.is_some() || heard.is_some() {
         let detail = json!({"sequence": sequence, "version": version, "assignments": assignment.assignments});
         change.audit(now_ms, "registry", "direct", device.as_str(), detail).await?;
     }

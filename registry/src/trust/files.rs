@@ -30,6 +30,7 @@ impl Files {
         for role in [Role::Root, Role::Targets, Role::Snapshot, Role::Timestamp] {
             named(&mut files, store.versions(&Repository::Image, role).await?);
         }
+        named(&mut files, store.image_roles().await?.into_values().collect());
         write(&self.folder.join("image"), &files)?;
         let mut roots = BTreeMap::new();
         named(&mut roots, store.versions(&Repository::DirectorRoot, Role::Root).await?);
@@ -52,7 +53,7 @@ impl Files {
 
 fn named(files: &mut BTreeMap<String, String>, signed: Vec<Signed>) {
     for signed in signed {
-        let name = match signed.role {
+        let name = match &signed.role {
             Role::Timestamp => "timestamp.json".to_owned(),
             role => format!("{}.{}.json", signed.version, role.name()),
         };

@@ -4,16 +4,22 @@
 //! standard layout. Releases are signed by people, elsewhere: here they are only checked. Everything
 //! that signs holds one lock, so that no version is given twice.
 
+mod claims;
 mod director;
 mod files;
 mod image;
+mod lifetimes;
 mod roots;
 mod upload;
+mod watch;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use jiff::Timestamp;
-use selvedge_package::trust::{MetadataBundle, RepositoryMetadata};
+use selvedge_package::limits::MetadataLimits;
+use selvedge_package::trust::{AssignedPackage, DelegatedFile, MetadataBundle, RepositoryMetadata, bins};
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
 use selvedge_protocol::sealed::{SealError, seal};
@@ -24,10 +30,16 @@ use tokio::sync::Mutex;
 use crate::blobs::Blobs;
 use crate::error::{Error, causes as chain};
 use crate::refusal::Refusal;
-use crate::store::Store;
-use crate::store::metadata::{Repository, Role};
+use crate::store::metadata::{ImageRoles, Repository, Role, Signed};
 use crate::store::packages::Package;
+use crate::store::{Store, from_json};
+use claims::BELIEVED;
 use files::Files;
+
+pub use claims::Claims;
+pub use lifetimes::Lifetimes;
+pub use roots::Offered as RootOffer;
+pub use watch::{RoleState, Watched};
 
 /// Where keys, roots and files are.
 #[derive(Debug, Clone)]
@@ -38,12 +50,17 @@ pub struct Options {
     pub roots: PathBuf,
     /// Folder for the files in the standard layout.
     pub files: PathBuf,
+    /// Of what is signed here.
+    pub lifetimes: Lifetimes,
 }
 
 /// Keys, roots and what is signed.
 #[derive(Debug)]
 pub struct Trust {
-    online: OnlineKeys,
+    /// Those that the newest roots name. Written under the signing lock alone.
+    online: RwLock<Arc<OnlineKeys>>,
+    folder: PathBuf,
+    lifetimes: Lifetimes,
     files: Files,
     signing: Mutex<()>,
 }
@@ -60,13 +77,14 @@ pub struct Roots {
 impl Trust {
     /// Load the keys, take the roots over, sign again what is due, and write the files.
     pub async fn open(options: &Options, store: &Store, now: Timestamp) -> Result<Self, Error> {
-        let failed = |what: &str| {
-            let what = what.to_owned();
-            move |error: selvedge_signing::SigningError| Error::Keys { what, why: chain(&error) }
+        let (online, moved) = roots::take_over(options, store, now).await?;
+        let trust = Self {
+            online: RwLock::new(Arc::new(online)),
+            folder: options.online_keys.clone(),
+            lifetimes: options.lifetimes,
+            files: Files::new(options.files.clone()),
+            signing: Mutex::new(()),
         };
-        let online = OnlineKeys::load(&options.online_keys).map_err(failed("the online keys"))?;
-        let moved = roots::take_over(&options.roots, &online, store, now).await?;
-        let trust = Self { online, files: Files::new(options.files.clone()), signing: Mutex::new(()) };
         trust.refresh(store, now, moved).await?;
         trust.publish_image(store).await?;
         Ok(trust)
@@ -94,13 +112,49 @@ impl Trust {
         blobs: &Blobs,
         workspace: &str,
         digest: Digest,
-        targets: &str,
+        roles: &BTreeMap<String, String>,
         now: Timestamp,
     ) -> Result<Package, Refusal> {
         // The blobs are hashed before the lock is taken: it may take long.
         let bundle = upload::uploaded(blobs, digest).await?;
         let _signing = self.signing.lock().await;
-        image::release(self, store, workspace, &bundle, targets, now).await
+        image::release(self, store, workspace, &bundle, roles, now).await
+    }
+
+    /// Take the same releases, signed again by people: later expiry, or other keys.
+    pub async fn renew(
+        &self,
+        store: &Store,
+        roles: &BTreeMap<String, String>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let _signing = self.signing.lock().await;
+        image::renew(self, store, roles, now).await
+    }
+
+    /// Take the next root of a repository, and everything signed again under it in the same
+    /// transaction. What devices shall run counts as due from then on.
+    pub async fn publish_root(
+        &self,
+        store: &Store,
+        offered: RootOffer<'_>,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let _signing = self.signing.lock().await;
+        let online = roots::publish(self, store, offered, now).await?;
+        *self.online.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(online);
+        self.publish_or_log(store).await;
+        Ok(())
+    }
+
+    /// The online keys that the newest roots name.
+    fn online(&self) -> Arc<OnlineKeys> {
+        Arc::clone(&self.online.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How often to look for what is to be signed again.
+    pub fn look(&self) -> std::time::Duration {
+        self.lifetimes.look()
     }
 
     /// Sign the Image repository's online roles again where half of their life is over.
@@ -117,16 +171,24 @@ impl Trust {
     }
 
     /// Sign what `device` shall run, if that changed, or the nonce did, or half of the last
-    /// signature's life is over. `false`: nothing was ever released, so nothing can be signed.
+    /// signature's life is over, or it has accepted more than was signed here.
     pub async fn direct(
         &self,
         store: &Store,
         device: &DeviceId,
-        nonce: &[u8],
+        claims: &Claims,
         now: Timestamp,
-    ) -> Result<bool, Error> {
+    ) -> Result<Directed, Error> {
         let _signing = self.signing.lock().await;
-        director::direct(self, store, device, nonce, now).await
+        let lost = match claims.enrolled {
+            true => image::catch_up(self, store, claims.accepted.image, now).await?,
+            false => None,
+        };
+        Ok(match (director::direct(self, store, device, claims, now).await?, lost) {
+            (false, _) => Directed::Nothing,
+            (true, None) => Directed::Signed,
+            (true, Some(version)) => Directed::Lost { version },
+        })
     }
 
     /// Whether a device that accepted the sequence `desired` has something newer to accept.
@@ -134,21 +196,39 @@ impl Trust {
         director::behind(store, device, desired).await
     }
 
-    /// Everything that `device` needs to accept what it shall run, in CBOR. `None` before it was
-    /// first signed.
-    pub async fn bundle(&self, store: &Store, device: &DeviceId) -> Result<Option<Vec<u8>>, Error> {
+    /// Everything that `device` needs to accept what it shall run, in CBOR; what it claims to have is
+    /// left out. `None` before it was first signed.
+    pub async fn bundle(
+        &self,
+        store: &Store,
+        device: &DeviceId,
+        claims: &Claims,
+    ) -> Result<Option<Vec<u8>>, Error> {
         // Nothing may be signed between the first and the last read.
         let _signing = self.signing.lock().await;
         let Some(directed) = store.directed(device).await? else {
             return Ok(None);
         };
         let mine = Repository::Director(device.clone());
-        let Some(image) = repository(store, &Repository::Image, &Repository::Image).await? else {
+        let accepted = claims.accepted;
+        let image = Wanted {
+            roots: Repository::Image,
+            lower: Repository::Image,
+            root: claims.image_root,
+            held: accepted.image,
+        };
+        let director = Wanted {
+            roots: Repository::DirectorRoot,
+            lower: mine,
+            root: claims.director_root,
+            held: accepted.director,
+        };
+        let (Some(mut image), Some(director)) =
+            (repository(store, &image).await?, repository(store, &director).await?)
+        else {
             return Ok(None);
         };
-        let Some(director) = repository(store, &Repository::DirectorRoot, &mine).await? else {
-            return Ok(None);
-        };
+        image.delegated = branches(&store.image_roles().await?, &directed.assignments)?;
         let bundle = MetadataBundle { image, director, assignment: directed.body.into_bytes() };
         let what = || format!("the desired state of {device}");
         to_cbor(&bundle).map(Some).map_err(|why| Error::Sign { what: what(), why })
@@ -169,12 +249,33 @@ impl Trust {
     }
 
     fn by_director(&self, bytes: &[u8]) -> Result<[u8; 64], Unsigned> {
-        self.online.director_targets.sign(bytes).map_err(|error| Unsigned(chain(&error)))
+        self.online().director_targets.sign(bytes).map_err(|error| Unsigned(chain(&error)))
     }
 
     async fn publish_image(&self, store: &Store) -> Result<(), Error> {
         self.files.image(store).await
     }
+
+    /// The files are copies: if they cannot be written now, the next start writes them.
+    async fn publish_or_log(&self, store: &Store) {
+        if let Err(error) = self.publish_image(store).await {
+            tracing::error!("what was signed is stored, but its files are not: {}", error.chain());
+        }
+    }
+}
+
+/// What became of signing for a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directed {
+    /// Nothing was ever released, so nothing can be signed.
+    Nothing,
+    /// It is signed, now or before.
+    Signed,
+    /// It is, but the device has accepted a list of releases that this registry does not have.
+    Lost {
+        /// The version of its `targets.json`.
+        version: u64,
+    },
 }
 
 /// Why a message was not signed.
@@ -192,25 +293,55 @@ impl From<SealError> for Unsigned {
     }
 }
 
+/// A repository for a bundle, and what the device has of it.
+struct Wanted {
+    roots: Repository,
+    lower: Repository,
+    /// Version of its root.
+    root: u64,
+    /// Versions of its timestamp, snapshot and targets.
+    held: [u64; 3],
+}
+
 /// One repository as a bundle carries it; `None` if it is not complete yet.
-async fn repository(
-    store: &Store,
-    roots: &Repository,
-    lower: &Repository,
-) -> Result<Option<RepositoryMetadata>, Error> {
-    let mut chain: Vec<Vec<u8>> =
-        store.versions(roots, Role::Root).await?.into_iter().map(|signed| signed.body.into_bytes()).collect();
-    chain.reverse();
-    let newest =
-        async |role| Ok::<_, Error>(store.newest(lower, role).await?.map(|signed| signed.body.into_bytes()));
+async fn repository(store: &Store, wanted: &Wanted) -> Result<Option<RepositoryMetadata>, Error> {
+    let newest = async |role| store.newest(&wanted.lower, role).await;
     let (timestamp, snapshot, targets) =
         (newest(Role::Timestamp).await?, newest(Role::Snapshot).await?, newest(Role::Targets).await?);
-    Ok(match (timestamp, snapshot, targets) {
-        (Some(timestamp), Some(snapshot), Some(targets)) => {
-            Some(RepositoryMetadata { roots: chain, timestamp, snapshot, targets, delegated: Vec::new() })
-        }
-        _ => None,
-    })
+    let (Some(timestamp), Some(snapshot), Some(targets)) = (timestamp, snapshot, targets) else {
+        return Ok(None);
+    };
+    let most = MetadataLimits::DEVICE.roots;
+    let roots = store.roots_after(&wanted.roots, wanted.root, most).await?;
+    // Empty: as the device has it.
+    let unless_held = |signed: Signed, held: u64| match signed.version == held {
+        true => Vec::new(),
+        false => signed.body.into_bytes(),
+    };
+    let [_, held_snapshot, held_targets] = wanted.held;
+    Ok(Some(RepositoryMetadata {
+        roots: roots.into_iter().map(|root| root.body.into_bytes()).collect(),
+        timestamp: timestamp.body.into_bytes(),
+        snapshot: unless_held(snapshot, held_snapshot),
+        targets: unless_held(targets, held_targets),
+        delegated: Vec::new(),
+    }))
+}
+
+/// The bins on the way to what is assigned, outermost first.
+fn branches(roles: &ImageRoles, assignments: &str) -> Result<Vec<DelegatedFile>, Error> {
+    // Of an earlier target of this name nothing is left.
+    let assigned: Vec<AssignedPackage> = match assignments {
+        "" => Vec::new(),
+        text => from_json("assignment list", text)?,
+    };
+    let wanted: BTreeSet<String> =
+        assigned.iter().flat_map(|assigned| bins::branch(&assigned.target)).collect();
+    let file = |role: String| {
+        let file = roles.get(&role)?.body.clone().into_bytes();
+        Some(DelegatedFile { role, file })
+    };
+    Ok(wanted.into_iter().filter_map(file).collect())
 }
 
 /// Signed bytes are JSON, so they are text.

@@ -1,28 +1,43 @@
-//! Roots of trust: taken from files, compared with what this registry has served before.
+//! Roots of trust: taken from files at the start, published later, and always following the ones before.
 //!
 //! A registry never changes its roots for others that do not follow from them: its devices would
 //! refuse everything from then on. Its online keys must be those that the roots name.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
+use selvedge_package::limits::MetadataLimits;
 use selvedge_package::trust::{MetadataBundle, RepositoryMetadata, TrustState, adopt_roots};
 use selvedge_signing::keyring::RootFiles;
 use selvedge_signing::{OnlineKeys, Signer, metadata};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{chain, text};
+use super::{Options, Trust, chain, image, text, upload};
 use crate::error::Error;
+use crate::refusal::Refusal;
 use crate::store::Store;
 use crate::store::metadata::{Repository, Role, Signed};
 
-/// Take the roots in `folder` over. Says whether one is newer than the one before.
+/// A root to be published.
+#[derive(Debug, Clone, Copy)]
+pub struct Offered<'a> {
+    /// `image` or `director`.
+    pub repository: &'static str,
+    /// The root as signed.
+    pub root: &'a str,
+    /// Roles of the Image repository that are signed again, where it has other keys for them.
+    pub roles: &'a BTreeMap<String, String>,
+}
+
+/// Take the roots in the folder over. Gives the online keys that the newest roots name, and whether one
+/// is newer than the one before.
 pub(super) async fn take_over(
-    folder: &Path,
-    online: &OnlineKeys,
+    options: &Options,
     store: &Store,
     now: Timestamp,
-) -> Result<bool, Error> {
+) -> Result<(OnlineKeys, bool), Error> {
+    let folder = &options.roots;
     let files = RootFiles::load(folder)
         .map_err(|error| Error::Keys { what: "the roots".to_owned(), why: chain(&error) })?;
     let image = stored(store, &Repository::Image).await?;
@@ -31,13 +46,15 @@ pub(super) async fn take_over(
         ("image", Repository::Image, files.image, image),
         ("director", Repository::DirectorRoot, files.director, director),
     ];
+    let path = |name: &str| folder.join(format!("{name}.root.json"));
+    let mut newest = Vec::new();
     let mut moved = false;
     let mut change = store.change().await?;
     for (name, repository, offered, held) in parts {
-        let path = folder.join(format!("{name}.root.json"));
-        let refuse = |why: String| Error::Root { repository: name, path: path.clone(), why };
+        let refuse = |why: String| Error::Root { repository: name, path: path(name), why };
         let head = metadata::head(&offered).map_err(|error| refuse(chain(&error)))?;
-        let newest = match held {
+        newest.push(match held {
+            // Published since: the file is the first root, or an earlier one.
             Some(held) if head.version < held.version => held.body.into_bytes(),
             Some(held) if head.version == held.version => {
                 if held.body.as_bytes() != offered {
@@ -52,33 +69,111 @@ pub(super) async fn take_over(
             held => {
                 let first = held.is_none();
                 follows(name, held.map(|held| held.body.into_bytes()), &offered, now).map_err(refuse)?;
-                let signed = Signed {
-                    role: Role::Root,
-                    version: head.version,
-                    signed_ms: now.as_millisecond(),
-                    expires_ms: head.expires.as_millisecond(),
-                    body: text("a root", offered.clone())?,
-                };
-                change.keep_metadata(&repository, &signed).await?;
+                change.keep_metadata(&repository, &signed(&head, &offered, now)?).await?;
                 moved |= !first;
                 offered
             }
-        };
-        check_keys(name, &newest, online).map_err(|why| Error::Root {
-            repository: name,
-            path: path.clone(),
-            why,
-        })?;
+        });
         if head.expires <= now {
             tracing::error!(repository = name, "the root has expired: devices accept nothing new");
         }
     }
+    let roots = both(newest);
+    let online = online(&options.online_keys, &roots)?.map_err(|unnamed| Error::Root {
+        repository: unnamed.repository,
+        path: path(unnamed.repository),
+        why: unnamed.why,
+    })?;
     if moved {
         change.expire_directed().await?;
-        change.audit(now.as_millisecond(), "registry", "root-rotate", "roots", serde_json::json!({})).await?;
+        change.audit(now.as_millisecond(), "registry", "root-rotate", "roots", json!({})).await?;
     }
     change.commit().await?;
-    Ok(moved)
+    Ok((online, moved))
+}
+
+/// Publish the next root, with all that must be signed under it, in one transaction. Gives the online
+/// keys from now on. The caller holds the signing lock.
+pub(super) async fn publish(
+    trust: &Trust,
+    store: &Store,
+    offered: Offered<'_>,
+    now: Timestamp,
+) -> Result<OnlineKeys, Refusal> {
+    let Offered { repository: name, root, roles } = offered;
+    let untrusted = |why: String| Refusal::Untrusted { why };
+    let most = MetadataLimits::DEVICE.root_bytes;
+    if root.len() > most {
+        return Err(untrusted(format!("a root has at most {most} bytes, not {}", root.len())));
+    }
+    let head = metadata::head(root.as_bytes()).map_err(|error| untrusted(chain(&error)))?;
+    let newest = trust.roots(store).await?;
+    let held = if name == "image" { &newest.image } else { &newest.director };
+    let before = metadata::head(held.as_bytes()).map_err(|error| untrusted(chain(&error)))?.version;
+    let want = before.saturating_add(1);
+    if head.version != want {
+        return Err(Refusal::RootVersion { repository: name, got: head.version, want });
+    }
+    if let Ok(Some(other)) = selvedge_signing::roots::repository(root.as_bytes())
+        && other != name
+    {
+        return Err(untrusted(format!("it is a root of the {other} repository")));
+    }
+    follows(name, Some(held.clone().into_bytes()), root.as_bytes(), now).map_err(untrusted)?;
+    if head.expires <= now {
+        return Err(untrusted(format!("the root expired at {}", head.expires)));
+    }
+    let (image, director) = match name {
+        "image" => (root.to_owned(), newest.director),
+        _ => (newest.image, root.to_owned()),
+    };
+    let roots = RootFiles { image: image.into_bytes(), director: director.into_bytes() };
+    let keys = online(&trust.folder, &roots)?.map_err(|unnamed| {
+        let why = format!(
+            "{}; a key for a new root goes beside the old one, as NAME.2.pem, into {}",
+            unnamed.why,
+            trust.folder.display()
+        );
+        Refusal::OnlineKeys { why }
+    })?;
+    let now_ms = now.as_millisecond();
+    let mut change = store.change().await?;
+    let repository = if name == "image" { Repository::Image } else { Repository::DirectorRoot };
+    change.keep_metadata(&repository, &signed(&head, root.as_bytes(), now)?).await?;
+    let listed = store.image_roles().await?;
+    if name == "image" && !(listed.is_empty() && roles.is_empty()) {
+        if roles.is_empty() {
+            let none = BTreeMap::from([("targets".to_owned(), listed["targets"].body.clone())]);
+            upload::verify(&roots.image, &listed, &none, now).map_err(|_| {
+                let why = "what is released does not verify under the new root: send it signed again by the keys                            that the root names (`roles`)";
+                untrusted(why.to_owned())
+            })?;
+            image::pin(trust, &keys, store, &mut change, &listed, now).await?;
+        } else {
+            let offered = upload::verify(&roots.image, &listed, roles, now)?;
+            offered.check_versions(&listed)?;
+            offered.same(&store.released().await?)?;
+            image::take(trust, &keys, store, &mut change, &offered, now).await?;
+        }
+    } else if !roles.is_empty() {
+        return Err(Refusal::because("roles", "only a root of the Image repository brings roles"));
+    }
+    change.expire_directed().await?;
+    let detail = json!({"version": head.version, "expires": head.expires});
+    change.audit(now_ms, "token", "root-publish", name, detail).await?;
+    change.commit().await?;
+    tracing::info!(repository = name, version = head.version, "a new root is published");
+    Ok(keys)
+}
+
+fn signed(head: &metadata::Head, root: &[u8], now: Timestamp) -> Result<Signed, Error> {
+    Ok(Signed {
+        role: Role::Root,
+        version: head.version,
+        signed_ms: now.as_millisecond(),
+        expires_ms: head.expires.as_millisecond(),
+        body: text("a root", root.to_vec())?,
+    })
 }
 
 async fn stored(store: &Store, repository: &Repository) -> Result<Option<Signed>, Error> {
@@ -102,6 +197,30 @@ fn follows(name: &str, held: Option<Vec<u8>>, offered: &[u8], now: Timestamp) ->
         Ok(_) => Ok(()),
         Err(error) => Err(chain(&error)),
     }
+}
+
+/// The two roots that were collected, in their order.
+fn both(mut newest: Vec<Vec<u8>>) -> RootFiles {
+    let director = newest.pop().unwrap_or_default();
+    RootFiles { image: newest.pop().unwrap_or_default(), director }
+}
+
+/// A root does not name a key that is online.
+struct Unnamed {
+    repository: &'static str,
+    why: String,
+}
+
+/// The keys of the folder that the roots name, each alone for its role.
+fn online(folder: &Path, roots: &RootFiles) -> Result<Result<OnlineKeys, Unnamed>, Error> {
+    let online = OnlineKeys::for_roots(folder, roots)
+        .map_err(|error| Error::Keys { what: "the online keys".to_owned(), why: chain(&error) })?;
+    for (repository, root) in [("image", &roots.image), ("director", &roots.director)] {
+        if let Err(why) = check_keys(repository, root, &online) {
+            return Ok(Err(Unnamed { repository, why }));
+        }
+    }
+    Ok(Ok(online))
 }
 
 /// Whether the root names the online keys, each alone for its role.

@@ -76,7 +76,7 @@ impl Scene {
         state: &TrustState,
         now: Timestamp,
     ) -> Result<Accepted, TrustError> {
-        let bytes = self.trust.bundle(&self.store, device).await.unwrap().unwrap();
+        let bytes = self.trust.bundle(&self.store, device, &Claims::default()).await.unwrap().unwrap();
         let bundle: MetadataBundle = from_cbor(&bytes).unwrap();
         accept(state, &bundle, device, Some(now))
     }
@@ -84,7 +84,12 @@ impl Scene {
 
 fn options(folder: &std::path::Path) -> Options {
     let keys = folder.join("keys");
-    Options { online_keys: keys.join("online"), roots: keys.join("roots"), files: folder.join("tuf") }
+    Options {
+        online_keys: keys.join("online"),
+        roots: keys.join("roots"),
+        files: folder.join("tuf"),
+        lifetimes: Lifetimes::default(),
+    }
 }
 
 #[tokio::test]
@@ -117,10 +122,11 @@ async fn what_a_device_shall_run_is_signed_when_that_is_due_and_only_then() {
     let roots = scene.trust.roots(&scene.store).await.unwrap();
     let state = TrustState::enrol(roots.image.as_bytes(), roots.director.as_bytes(), scene.start).unwrap();
     let direct = async |nonce: &[u8], days| {
-        scene.trust.direct(&scene.store, &device, nonce, scene.after(days)).await.unwrap()
+        let claims = Claims { nonce: nonce.to_vec(), ..Claims::default() };
+        scene.trust.direct(&scene.store, &device, &claims, scene.after(days)).await.unwrap()
     };
-    assert!(!direct(b"a", 0).await);
-    assert_eq!(scene.trust.bundle(&scene.store, &device).await.unwrap(), None);
+    assert_eq!(direct(b"a", 0).await, Directed::Nothing);
+    assert_eq!(scene.trust.bundle(&scene.store, &device, &Claims::default()).await.unwrap(), None);
     scene.list_a_release().await;
     let version = async || {
         let mine = Repository::Director(device.clone());
@@ -128,7 +134,7 @@ async fn what_a_device_shall_run_is_signed_when_that_is_due_and_only_then() {
     };
     // Lives are 7 days.
     for (nonce, days, expected) in [(b"a", 0, 1), (b"a", 3, 1), (b"b", 3, 2), (b"b", 5, 2), (b"b", 7, 3)] {
-        assert!(direct(nonce, days).await);
+        assert_eq!(direct(nonce, days).await, Directed::Signed);
         assert_eq!(version().await, expected, "after {days} days");
     }
     let accepted = scene.offer(&device, &state, scene.after(7)).await.unwrap();
@@ -138,7 +144,7 @@ async fn what_a_device_shall_run_is_signed_when_that_is_due_and_only_then() {
     assert!(scene.trust.behind(&scene.store, &device, 0).await.unwrap());
     // Offered to another device, or too late, it is refused by the device.
     let other: DeviceId = "edge-2".parse().unwrap();
-    let bytes = scene.trust.bundle(&scene.store, &device).await.unwrap().unwrap();
+    let bytes = scene.trust.bundle(&scene.store, &device, &Claims::default()).await.unwrap().unwrap();
     let bundle: MetadataBundle = from_cbor(&bytes).unwrap();
     assert!(accept(&state, &bundle, &other, Some(scene.after(7))).is_err());
     let late = scene.offer(&device, &state, scene.after(15)).await;

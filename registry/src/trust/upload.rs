@@ -3,18 +3,20 @@
 //! The registry signs nothing for a package of which a blob is missing or changed, for an entry
 //! that says anything else than the package itself, or on top of anything but the newest targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use selvedge_package::Digest;
 use selvedge_package::bundle::{Bundle, parse_oci};
 use selvedge_package::limits::Limits;
-use selvedge_package::trust::{ReleasedTarget, target_name, verify_targets};
+use selvedge_package::trust::{ImageFiles, ImageTargets, ReleasedTarget, target_name, verify_image};
+use selvedge_signing::metadata;
 
-use super::chain;
+use super::{BELIEVED, chain};
 use crate::blobs::Blobs;
 use crate::error::Error;
 use crate::refusal::Refusal;
+use crate::store::metadata::{ImageRoles, Role, Signed};
 
 /// The package with this OCI manifest, all of its blobs present and unchanged.
 pub(super) async fn uploaded(blobs: &Blobs, digest: Digest) -> Result<Bundle, Refusal> {
@@ -46,75 +48,140 @@ fn check_blobs(blobs: &Blobs, digest: Digest) -> Result<Bundle, Refusal> {
     Ok(bundle)
 }
 
-/// What is asked of an upload of targets metadata.
-pub(super) struct Expected<'a> {
-    /// The newest Image root.
-    pub root: &'a [u8],
-    /// The newest targets, if there are any.
-    pub previous: Option<&'a [u8]>,
-    /// The package that is released.
-    pub bundle: &'a Bundle,
-    /// The last release counter of its name; 0: none.
-    pub last: u64,
+/// Changed roles that people signed, with what they make of the whole.
+pub(super) struct Offered {
+    /// The changed roles.
+    pub signed: Vec<Signed>,
+    /// All roles as they would be.
+    pub roles: ImageRoles,
+    read: ImageTargets,
 }
 
-/// Check uploaded targets metadata. Gives its version, its expiry and the entry of the package.
-pub(super) fn check_targets(
-    expected: &Expected<'_>,
-    targets: &[u8],
+/// Verify changed roles together with those that stay: signatures, expiry, and the form of the whole.
+pub(super) fn verify(
+    root: &[u8],
+    held: &ImageRoles,
+    changed: &BTreeMap<String, String>,
     now: Timestamp,
-) -> Result<(u64, Timestamp, ReleasedTarget), Refusal> {
-    let untrusted = |error| Refusal::Untrusted { why: chain(&error) };
-    let offered = verify_targets(expected.root, targets, now).map_err(untrusted)?;
-    let manifest = expected.bundle.manifest();
-    if manifest.release <= expected.last {
-        return Err(Refusal::ReleaseNotGrowing {
-            package: manifest.name.clone(),
-            got: manifest.release,
-            last: expected.last,
-        });
+) -> Result<Offered, Refusal> {
+    let refuse = |why: String| Refusal::Untrusted { why };
+    if changed.is_empty() {
+        return Err(refuse("there are no roles in it".to_owned()));
     }
-    let (mut earlier, last_version) = match expected.previous {
-        None => (BTreeMap::new(), 0),
-        Some(previous) => {
-            // It may have expired, or its keys may be gone since: it is only compared with.
-            let previous = verify_targets(expected.root, previous, Timestamp::MIN).map_err(untrusted)?;
-            (by_name(previous.releases), previous.version)
-        }
-    };
-    if Some(offered.version) != last_version.checked_add(1) {
-        return Err(Refusal::TargetsVersion { got: offered.version, want: last_version.saturating_add(1) });
+    let mut signed = Vec::new();
+    let mut roles = held.clone();
+    for (name, body) in changed {
+        let shown: String = name.chars().take(80).collect();
+        let role = Role::of_image(name).ok_or_else(|| refuse(format!("`{shown}` is not a role of it")))?;
+        let head =
+            metadata::head(body.as_bytes()).map_err(|error| refuse(format!("{shown}: {}", chain(&error))))?;
+        let one = Signed {
+            role,
+            version: head.version,
+            signed_ms: now.as_millisecond(),
+            expires_ms: head.expires.as_millisecond(),
+            body: body.clone(),
+        };
+        roles.insert(name.clone(), one.clone());
+        signed.push(one);
     }
-    let name = target_name(&manifest.name, &manifest.version);
-    let mut entry = None;
-    for release in offered.releases {
-        match earlier.remove(&release.target) {
-            Some(before) if before == release => {}
-            Some(_) => {
-                return Err(Refusal::TargetsLost { target: release.target });
-            }
-            None if release.target == name => entry = Some(release),
-            None => {
-                let why = "it is signed, but this is not the package that is being released".to_owned();
-                return Err(Refusal::EntryMismatch { target: release.target, why });
-            }
-        }
-    }
-    if let Some((target, _)) = earlier.pop_first() {
-        return Err(Refusal::TargetsLost { target });
-    }
-    let Some(entry) = entry else {
-        return Err(Refusal::EntryMismatch {
-            target: name,
-            why: "the metadata does not list it anew".to_owned(),
-        });
-    };
-    check_entry(&entry, expected.bundle)?;
-    Ok((offered.version, offered.expires, entry))
+    let read = verify_image(root, &files(&roles), now).map_err(|error| refuse(chain(&error)))?;
+    Ok(Offered { signed, roles, read })
 }
 
-fn by_name(releases: Vec<ReleasedTarget>) -> BTreeMap<String, ReleasedTarget> {
-    releases.into_iter().map(|release| (release.target.clone(), release)).collect()
+/// The roles as files.
+pub(super) fn files(roles: &ImageRoles) -> ImageFiles {
+    let mut files = ImageFiles::default();
+    for (name, signed) in roles {
+        files.set(name, signed.body.as_bytes().to_vec());
+    }
+    files
+}
+
+/// Whether the package's release counter is above the last one.
+pub(super) fn grows(bundle: &Bundle, last: u64) -> Result<(), Refusal> {
+    let manifest = bundle.manifest();
+    if manifest.release <= last {
+        let (package, got) = (manifest.name.clone(), manifest.release);
+        return Err(Refusal::ReleaseNotGrowing { package, got, last });
+    }
+    Ok(())
+}
+
+impl Offered {
+    /// Every changed role must have the next version, or one above it: devices may have accepted more than
+    /// a registry knows that was restored from a backup.
+    pub fn check_versions(&self, held: &ImageRoles) -> Result<(), Refusal> {
+        for signed in &self.signed {
+            let name = signed.role.name();
+            let want = held.get(name).map_or(0, |held| held.version).saturating_add(1);
+            let got = self.read.roles.get(name).copied().unwrap_or(0);
+            let next = got >= want && got - want <= BELIEVED;
+            if !next || got != signed.version {
+                return Err(Refusal::TargetsVersion { role: name.to_owned(), got, want });
+            }
+        }
+        Ok(())
+    }
+
+    /// The one release more that it lists, which must be this package's.
+    pub fn adds(
+        &self,
+        released: &BTreeMap<String, ReleasedTarget>,
+        bundle: &Bundle,
+    ) -> Result<ReleasedTarget, Refusal> {
+        let manifest = bundle.manifest();
+        let name = target_name(&manifest.name, &manifest.version);
+        let mut entry = None;
+        for release in self.compared(released)? {
+            if release.target != name {
+                let why = "it is signed, but this is not the package that is being released".to_owned();
+                return Err(Refusal::EntryMismatch { target: release.target.clone(), why });
+            }
+            entry = Some(release.clone());
+        }
+        let Some(entry) = entry else {
+            let why = "the metadata does not list it anew".to_owned();
+            return Err(Refusal::EntryMismatch { target: name, why });
+        };
+        check_entry(&entry, bundle)?;
+        Ok(entry)
+    }
+
+    /// It must list what was released, and nothing else.
+    pub fn same(&self, released: &BTreeMap<String, ReleasedTarget>) -> Result<(), Refusal> {
+        match self.compared(released)?.first() {
+            None => Ok(()),
+            Some(release) => {
+                let why = "it is signed, but was never released here".to_owned();
+                Err(Refusal::EntryMismatch { target: release.target.clone(), why })
+            }
+        }
+    }
+
+    /// The versions of the changed roles, for the audit log.
+    pub fn changed(&self) -> BTreeMap<&str, u64> {
+        self.signed.iter().map(|signed| (signed.role.name(), signed.version)).collect()
+    }
+
+    /// What it lists that was not released; nothing that was may be gone or changed.
+    fn compared(&self, released: &BTreeMap<String, ReleasedTarget>) -> Result<Vec<&ReleasedTarget>, Refusal> {
+        let (mut new, mut found) = (Vec::new(), 0);
+        for release in &self.read.releases {
+            match released.get(&release.target) {
+                Some(before) if before == release => found += 1,
+                Some(_) => return Err(Refusal::TargetsLost { target: release.target.clone() }),
+                None => new.push(release),
+            }
+        }
+        if found == released.len() {
+            return Ok(new);
+        }
+        let listed: BTreeSet<&str> =
+            self.read.releases.iter().map(|release| release.target.as_str()).collect();
+        let lost = released.keys().find(|target| !listed.contains(target.as_str()));
+        Err(Refusal::TargetsLost { target: lost.cloned().unwrap_or_default() })
+    }
 }
 
 fn check_entry(entry: &ReleasedTarget, bundle: &Bundle) -> Result<(), Refusal> {

@@ -1,11 +1,14 @@
 //! Packages for tests: real bundles with made-up models, and metadata signed for them.
 
+use std::collections::BTreeMap;
+
 use reqwest::Method;
 use selvedge_package::bundle::{Builder, Built};
-use selvedge_package::trust::ImageCustom;
+use selvedge_package::trust::{ImageCustom, ImageFiles};
 use selvedge_package::{Digest, FilePath, Manifest};
 use selvedge_signing::image::{ImageTarget, add_target};
-use selvedge_signing::{Keyring, SigningKey};
+use selvedge_signing::tree::{ChangedFiles, add_release};
+use selvedge_signing::{Keyring, Signer, SigningKey};
 use serde_json::{Value, json};
 
 use super::Registry;
@@ -118,29 +121,53 @@ impl Registry {
         }
     }
 
-    /// The newest targets, as the registry shows them.
+    /// The newest `targets.json`, as the registry shows it.
     pub async fn newest_targets(&self) -> Option<String> {
-        let (status, value) = self.get("/v1/trust/image").await;
-        assert_eq!(status, 200);
-        assert!(value["root"].is_string());
-        value["targets"].as_str().map(str::to_owned)
+        self.image().await.1.remove("targets")
     }
 
-    /// Targets with one release more than the newest, signed by `key`.
-    pub async fn sign(&self, package: &Package, key: &SigningKey) -> String {
-        let previous = self.newest_targets().await;
-        sign_on(previous.as_deref(), package, key)
+    /// The Image root and every role that lists releases, as the registry shows them.
+    pub async fn image(&self) -> (String, BTreeMap<String, String>) {
+        let (status, value) = self.get("/v1/trust/image").await;
+        assert_eq!(status, 200);
+        let root = value["root"].as_str().unwrap().to_owned();
+        (root, serde_json::from_value(value["roles"].clone()).unwrap())
+    }
+
+    /// The roles that one release more changes, signed by these keys.
+    pub async fn sign(&self, package: &Package, keys: &[&dyn Signer]) -> BTreeMap<String, String> {
+        let (root, roles) = self.image().await;
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1000);
+        let files = files(&roles);
+        let previous = (!roles.is_empty()).then_some(&files);
+        let changed = add_release(root.as_bytes(), previous, &package.entry(), expires, keys).unwrap();
+        texts(changed)
     }
 
     /// Upload, sign, release.
     pub async fn release(&self, package: &Package) -> Value {
         self.upload(package, &[]).await;
-        let targets = self.sign(package, &self.keys().image_targets).await;
-        let body = json!({"package": package.digest(), "targets": targets});
+        let roles = self.sign(package, &[&self.keys().image_targets]).await;
+        let body = json!({"package": package.digest(), "roles": roles});
         let (status, value) = self.post("/v1/workspaces/default/releases", body).await;
         assert_eq!(status, 201, "{value}");
         value
     }
+}
+
+/// Roles as files.
+pub fn files(roles: &BTreeMap<String, String>) -> ImageFiles {
+    let mut files = ImageFiles::default();
+    for (role, text) in roles {
+        files.set(role, text.clone().into_bytes());
+    }
+    files
+}
+
+/// Signed files as text.
+pub fn texts(changed: ChangedFiles) -> BTreeMap<String, String> {
+    let text = |(role, bytes)| (role, String::from_utf8(bytes).unwrap());
+    changed.0.into_iter().map(text).collect()
 }
 
 /// Targets with one release more than `previous`.
