@@ -2,8 +2,9 @@
 //!
 //! `manifest` says what a package asks for, `oci` the outer shape that is signed, `bundle` joins
 //! the two and checks files against digests, `chunks` is the signed index that transfer and
-//! storage verify by, and `trust` decides whether a device may run it at all.
+//! storage verify by, `archive` the single-file form, and `trust` decides whether a device may run it at all.
 
+pub mod archive;
 pub mod bundle;
 pub mod chunks;
 pub mod digest;

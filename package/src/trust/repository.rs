@@ -59,7 +59,7 @@ pub(super) struct Held {
 }
 
 /// The version that a metadata file says it has; 0 for one that says none.
-fn version(file: &[u8]) -> u64 {
+pub fn file_version(file: &[u8]) -> u64 {
     #[derive(Deserialize)]
     struct File {
         signed: Signed,
@@ -97,7 +97,7 @@ impl Held {
     /// Versions of timestamp, snapshot and targets as they are held; 0 where there is none. They were
     /// verified before they were stored, and are not verified again for this.
     pub fn versions(&self) -> [u64; 3] {
-        [&self.timestamp, &self.snapshot, &self.targets].map(|held| held.as_deref().map_or(0, version))
+        [&self.timestamp, &self.snapshot, &self.targets].map(|held| held.as_deref().map_or(0, file_version))
     }
 
     /// The ed25519 keys that the held root names for its targets role.
