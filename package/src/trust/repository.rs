@@ -78,6 +78,7 @@ impl Held {
     /// A repository of which only a root is known (5.2). The root must be signed by itself.
     pub fn from_root(which: Repository, root: &[u8]) -> Result<Self, TrustError> {
         sized("a root", root, MetadataLimits::DEVICE.root_bytes)?;
+        belongs(which, root)?;
         TrustedMetadataSet::from_root(root).map_err(|source| refused(which, "root", source))?;
         Ok(Self::bare(root.to_vec()))
     }
@@ -115,6 +116,19 @@ impl Held {
                 Some(bytes)
             })
             .collect())
+    }
+}
+
+/// Where a root says which repository it is of, as ours do, it must be this one: the same people may sign
+/// for both, and a root of one would pass for the next root of the other.
+pub(super) fn belongs(which: Repository, root: &[u8]) -> Result<(), TrustError> {
+    let read = Metadata::<Root>::from_slice(root).map_err(|source| refused(which, "root", source))?;
+    let named = read.signed().extra.get("x-selvedge-repository").and_then(|named| named.as_str());
+    match (named, which) {
+        (None, _) | (Some("image"), Repository::Image) | (Some("director"), Repository::Director) => Ok(()),
+        (Some(_), _) => {
+            Err(refused(which, "root", TufError::Malformed("it is of another repository".into())))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use sigstore_tuf::{Error as TufError, Metadata, Root, Snapshot, TargetFile, Targets, TrustedMetadataSet};
 
-use super::repository::{BEFORE_EVERYTHING, Held, refused};
+use super::repository::{BEFORE_EVERYTHING, Held, belongs, refused};
 use super::source::{Source, Wanted};
 use super::{Repository, TrustError, sized};
 use crate::limits::MetadataLimits;
@@ -130,6 +130,7 @@ impl<S: Source> Update<S> {
             let Some(root) = self.fetch(Wanted::Root(next), limits.root_bytes)? else {
                 break;
             };
+            belongs(self.which, &root)?;
             self.set.update_root(&root).map_err(|source| refused(self.which, "root", source))?;
             self.held.root = root;
         }

@@ -152,3 +152,25 @@ fn the_registry_verifies_uploaded_targets() {
     assert!(verify_targets(root, &other.image_targets, world.now).is_err());
     assert!(verify_targets(root, &world.image_targets, world.now + crate::fixture::DAY * 400).is_err());
 }
+
+/// The same people sign for both repositories, so a root of one would pass for the next of the other.
+#[test]
+fn a_root_that_names_the_other_repository_is_refused() {
+    let mut world = World::new();
+    let state = world.enrol();
+    let read: serde_json::Value = serde_json::from_slice(&world.image_roots[0]).unwrap();
+    let mut signed = read["signed"].clone();
+    signed["version"] = 2.into();
+    for (named, taken) in [("director", false), ("image", true)] {
+        signed["x-selvedge-repository"] = named.into();
+        let root = crate::hand::sign(&signed, &[&world.image.root]);
+        let mut offer = world.offer("edge-1", &[]);
+        offer.image.roots.push(root.clone());
+        match taken {
+            true => assert_eq!(world.accept(&state, &offer).unwrap().state.image_root_version().unwrap(), 2),
+            false => check_refused(world.accept(&state, &offer), "not-trusted", "another repository"),
+        }
+        let enrolled = selvedge_package::trust::TrustState::enrol(&root, &world.director_roots[0], world.now);
+        assert_eq!(enrolled.is_ok(), taken);
+    }
+}
