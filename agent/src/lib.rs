@@ -9,6 +9,7 @@
 pub mod activate;
 pub mod clock;
 pub mod config;
+pub mod credential;
 pub mod daemon;
 pub mod enrolment;
 pub mod facts;
