@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use selvedge_package::DeviceId;
 use serde::{Deserialize, Serialize};
 
+use crate::credential::{CertificateError, Credential};
+
 /// Largest file, in bytes: two roots of 64 KiB, escaped, and little else.
 const LARGEST: u64 = 512 * 1024;
 
@@ -44,7 +46,7 @@ pub enum EnrolmentError {
     },
     /// It is of a later format.
     #[error(
-        "{} has format {format}; this agent reads format 1: update the agent",
+        "{} has format {format}; this agent reads formats 1 and 2: update the agent",
         path.display()
     )]
     Format {
@@ -69,20 +71,45 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Enrolment {
-    /// Version of this format: 1.
+    /// Version of this format: 1, or 2, which has `broker_ca`, `broker_name` and `credential` besides.
     pub format: u32,
     /// Who the device is.
     pub device: DeviceId,
     /// What it is.
     pub kind: Kind,
-    /// `mqtt://host:port`.
+    /// `mqtts://host:port`, or `mqtt://host:port` on this machine.
     pub broker: String,
+    /// The authority of the registry, PEM: the broker's certificate and the device's own are from it.
+    #[serde(default)]
+    pub broker_ca: Option<String>,
+    /// The name in the broker's certificate, where it is not the one in its address.
+    #[serde(default)]
+    pub broker_name: Option<String>,
     /// One-time token that registers the device's key.
     pub token: String,
     /// The Image repository's root, its exact bytes.
     pub image_root: String,
     /// The Director repository's root, its exact bytes.
     pub director_root: String,
+    /// What the device shows to its broker until it has a certificate of its own.
+    #[serde(default)]
+    pub credential: Option<BootstrapCredential>,
+}
+
+/// A certificate whose key was made elsewhere: it opens the way to a better one.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BootstrapCredential {
+    /// PEM.
+    pub certificate: String,
+    /// PEM, PKCS#8.
+    pub key: String,
+}
+
+impl std::fmt::Debug for BootstrapCredential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BootstrapCredential")
+    }
 }
 
 impl Enrolment {
@@ -99,9 +126,18 @@ impl Enrolment {
         let enrolment: Self = serde_json::from_slice(&bytes)
             .map_err(|source| EnrolmentError::Content { path: path.to_owned(), source })?;
         match enrolment.format {
-            1 => Ok(enrolment),
+            1 | 2 => Ok(enrolment),
             format => Err(EnrolmentError::Format { path: path.to_owned(), format }),
         }
+    }
+
+    /// What it brings to show to the broker.
+    pub fn credential(&self) -> Result<Option<Credential>, CertificateError> {
+        let Some(credential) = &self.credential else {
+            return Ok(None);
+        };
+        let authority = self.broker_ca.as_ref().ok_or(CertificateError::Authority)?;
+        Credential::from_pem(credential, authority, &self.device).map(Some)
     }
 }
 
@@ -125,7 +161,10 @@ mod tests {
         let rest =
             r#""kind":"device","broker":"mqtt://h:1","token":"t","image_root":"{}","director_root":"{}""#;
         check(&format!(r#"{{"format":1,"device":"edge-1",{rest}}}"#), "edge-1 by mqtt://h:1");
-        check(&format!(r#"{{"format":2,"device":"edge-1",{rest}}}"#), "reads format 1");
+        check(&format!(r#"{{"format":3,"device":"edge-1",{rest}}}"#), "reads formats 1 and 2");
+        let more = r#""broker_ca":"x","broker_name":null,"credential":{"certificate":"a","key":"b"}"#;
+        check(&format!(r#"{{"format":2,"device":"edge-1",{rest},{more}}}"#), "edge-1 by mqtt://h:1");
+        check(&format!(r#"{{"format":2,"device":"edge-1",{rest},"credential":7}}"#), "no enrolment file");
         check(&format!(r#"{{"format":1,"device":"../x",{rest}}}"#), "no enrolment file");
         check(&format!(r#"{{"format":1,"device":"a","more":1,{rest}}}"#), "no enrolment file");
         check("", "no enrolment file");

@@ -5,14 +5,20 @@
 
 use std::path::Path;
 
-use selvedge_package::DeviceId;
+use selvedge_deployment::{State, StateRecord};
 use selvedge_package::trust::{TrustError, TrustState};
-use selvedge_protocol::signed::{PrivateKey, SignedError};
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::signed::{self, PrivateKey, PublicKey, Purpose, SignedError};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
+use crate::credential::{CertificateError, Kept, KeptRecord};
 use crate::enrolment::{Enrolment, Kind};
+use crate::failure::chain;
 use crate::store::{Database, Key, Store, StoreError};
+
+/// The key's file in the data directory.
+const KEY: &str = "device.key";
 
 /// Why the device has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +43,9 @@ pub enum IdentityError {
     /// The roots of the enrolment are none.
     #[error("the enrolment's roots cannot be trusted")]
     Roots(#[source] TrustError),
+    /// What the enrolment brings for the broker is not usable.
+    #[error("the enrolment's certificate cannot be used")]
+    Credential(#[source] CertificateError),
     /// The device's key cannot be used.
     #[error(
         "the device's key in {path} cannot be used; remove it to make another, then enrol the device again"
@@ -57,37 +66,72 @@ pub enum IdentityError {
 }
 
 /// What is kept of the enrolment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Who the device is.
     pub device: DeviceId,
     /// What it is.
     pub kind: Kind,
-    /// Its broker.
+    /// Its broker; where it is detached, the one that it had.
     pub broker: String,
+    /// The authority of its registry, PEM.
+    pub broker_ca: Option<String>,
+    /// The name in the broker's certificate.
+    pub broker_name: Option<String>,
     /// The token that registers its key.
     pub token: String,
     /// Whether the registry has accepted the key.
     pub enrolled: bool,
+    /// Whether it is to make another key: it was enrolled anew, and the old one may be revoked.
+    pub new_key: bool,
+    /// Whether it belongs to no registry any more.
+    pub detached: bool,
 }
 
 #[derive(Serialize, Deserialize)]
 enum IdentityRecord {
     V1 { device: DeviceId, kind: Kind, broker: String, token: String, enrolled: bool },
+    V2(Identity),
 }
 
 impl From<&Identity> for IdentityRecord {
     fn from(identity: &Identity) -> Self {
-        let Identity { device, kind, broker, token, enrolled } = identity.clone();
-        Self::V1 { device, kind, broker, token, enrolled }
+        Self::V2(identity.clone())
     }
 }
 
 impl From<IdentityRecord> for Identity {
     fn from(record: IdentityRecord) -> Self {
-        let IdentityRecord::V1 { device, kind, broker, token, enrolled } = record;
-        Self { device, kind, broker, token, enrolled }
+        match record {
+            IdentityRecord::V1 { device, kind, broker, token, enrolled } => Self {
+                device,
+                kind,
+                broker,
+                broker_ca: None,
+                broker_name: None,
+                token,
+                enrolled,
+                new_key: false,
+                detached: false,
+            },
+            IdentityRecord::V2(identity) => identity,
+        }
     }
+}
+
+/// What a device begins with.
+#[derive(Debug)]
+pub struct Established {
+    /// Who it is.
+    pub identity: Identity,
+    /// What it trusts; nothing where it is detached, or where that is damaged.
+    pub trust: Option<TrustState>,
+    /// What it shows to its broker.
+    pub credentials: Kept,
+    /// Why nothing is accepted, for people.
+    pub distrust: Option<String>,
+    /// Why there is nothing to show to the broker, for people.
+    pub unshown: Option<String>,
 }
 
 impl Identity {
@@ -96,52 +140,113 @@ impl Identity {
         Ok(database.read::<IdentityRecord>(Key::Device)?.map(Self::from))
     }
 
-    /// The identity and the trust state to go on with.
+    /// The identity, the trust state and the credentials to go on with.
     ///
-    /// An enrolment is needed at the first start; later ones may change broker and token, and
-    /// nothing else: the roots that were accepted meanwhile are newer than any in a file.
-    pub fn establish(
-        store: &Store,
-        enrolment: Option<&Enrolment>,
-    ) -> Result<(Self, TrustState), IdentityError> {
-        let known = Self::read(store.database())?;
-        let Some(mut identity) = known else {
-            let enrolment = enrolment.ok_or(IdentityError::NotEnrolled)?;
-            let trust = TrustState::enrol(
-                enrolment.image_root.as_bytes(),
-                enrolment.director_root.as_bytes(),
-                clock::built(),
-            )
-            .map_err(IdentityError::Roots)?;
-            let identity = Self {
-                device: enrolment.device.clone(),
-                kind: enrolment.kind,
-                broker: enrolment.broker.clone(),
-                token: enrolment.token.clone(),
-                enrolled: false,
-            };
-            store.database().write(|transaction| {
-                transaction.put(Key::Device, &IdentityRecord::from(&identity))?;
-                transaction.put(Key::Trust, &trust)
-            })?;
-            return Ok((identity, trust));
+    /// An enrolment is needed at the first start, and after a detachment. Later ones may change the broker,
+    /// its authority, the token and what is shown to the broker, and nothing else: the roots that were
+    /// accepted meanwhile are newer than any in a file.
+    pub fn establish(store: &Store, enrolment: Option<&Enrolment>) -> Result<Established, IdentityError> {
+        match (Self::read(store.database())?, enrolment) {
+            (None, None) => Err(IdentityError::NotEnrolled),
+            (Some(identity), Some(enrolment)) if identity.detached => Self::begin(store, enrolment, true),
+            (None, Some(enrolment)) => Self::begin(store, enrolment, false),
+            (Some(identity), enrolment) => identity.go_on(store, enrolment),
+        }
+    }
+
+    fn begin(store: &Store, enrolment: &Enrolment, new_key: bool) -> Result<Established, IdentityError> {
+        let trust = TrustState::enrol(
+            enrolment.image_root.as_bytes(),
+            enrolment.director_root.as_bytes(),
+            clock::built(),
+        )
+        .map_err(IdentityError::Roots)?;
+        let credentials = Kept::enrolled(enrolment.credential().map_err(IdentityError::Credential)?);
+        let identity = Self {
+            device: enrolment.device.clone(),
+            kind: enrolment.kind,
+            broker: enrolment.broker.clone(),
+            broker_ca: enrolment.broker_ca.clone(),
+            broker_name: enrolment.broker_name.clone(),
+            token: enrolment.token.clone(),
+            enrolled: false,
+            new_key,
+            detached: false,
         };
-        let trust = store.database().read(Key::Trust)?.ok_or(IdentityError::NoTrust)?;
+        store.database().write(|transaction| {
+            transaction.put(Key::Device, &IdentityRecord::from(&identity))?;
+            transaction.put(Key::Credentials, &KeptRecord::from(credentials.clone()))?;
+            transaction.put(Key::Trust, &trust)
+        })?;
+        let fingerprint = |root: &str| Digest::of(root.as_bytes()).hex();
+        tracing::info!(
+            device = %identity.device,
+            image_root = %fingerprint(&enrolment.image_root),
+            director_root = %fingerprint(&enrolment.director_root),
+            "enrolled: compare the roots' fingerprints with those that `selvedge target enrol` printed"
+        );
+        Ok(Established { identity, trust: Some(trust), credentials, distrust: None, unshown: None })
+    }
+
+    fn go_on(mut self, store: &Store, enrolment: Option<&Enrolment>) -> Result<Established, IdentityError> {
+        let (mut distrust, mut unshown) = (None, None);
+        let database = store.database();
+        // A record that is damaged is no reason to end: what runs goes on, and a person is told.
+        let trust = match database.read(Key::Trust) {
+            Ok(None) if !self.detached => return Err(IdentityError::NoTrust),
+            Ok(trust) => trust,
+            Err(error @ StoreError::Record { .. }) => {
+                distrust = Some(format!(
+                    "{}; what runs goes on. To have the device back: `selvedge-agent detach`, then a new \
+                     enrolment file (`selvedge target enrol NAME --again`)",
+                    chain(&error)
+                ));
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut credentials = match database.read::<KeptRecord>(Key::Credentials) {
+            Ok(kept) => kept.map(Kept::from).unwrap_or_default(),
+            Err(error @ StoreError::Record { .. }) => {
+                unshown = Some(format!(
+                    "{}: the device's certificate is lost; start the agent with a new enrolment file \
+                     (`selvedge target enrol NAME --again`)",
+                    chain(&error)
+                ));
+                Kept::default()
+            }
+            Err(error) => return Err(error.into()),
+        };
         if let Some(enrolment) = enrolment {
-            if enrolment.device != identity.device {
+            if enrolment.device != self.device {
                 return Err(IdentityError::OtherDevice {
-                    here: identity.device,
+                    here: self.device,
                     offered: enrolment.device.clone(),
                 });
             }
-            if identity.broker != enrolment.broker || identity.token != enrolment.token {
-                identity.enrolled &= identity.token == enrolment.token;
-                identity.broker.clone_from(&enrolment.broker);
-                identity.token.clone_from(&enrolment.token);
-                identity.write(store)?;
+            let before = (self.clone(), credentials.clone());
+            let again = self.token != enrolment.token;
+            if again {
+                self.new_key = true;
+                self.enrolled = false;
+            }
+            if again || credentials == Kept::default() && unshown.is_none() {
+                let credential = enrolment.credential().map_err(IdentityError::Credential)?;
+                credentials = Kept::enrolled(credential);
+                unshown = None;
+            }
+            self.broker.clone_from(&enrolment.broker);
+            self.broker_ca.clone_from(&enrolment.broker_ca);
+            self.broker_name.clone_from(&enrolment.broker_name);
+            self.token.clone_from(&enrolment.token);
+            if before != (self.clone(), credentials.clone()) {
+                database.write(|transaction| {
+                    transaction.put(Key::Device, &IdentityRecord::from(&self))?;
+                    transaction.put(Key::Credentials, &KeptRecord::from(credentials.clone()))
+                })?;
             }
         }
-        Ok((identity, trust))
+        Ok(Established { identity: self, trust, credentials, distrust, unshown })
     }
 
     /// Notes whether the registry knows the key.
@@ -150,27 +255,63 @@ impl Identity {
             return Ok(());
         }
         let known = Self { enrolled, ..self.clone() };
-        known.write(store)?;
+        store.database().write(|transaction| transaction.put(Key::Device, &IdentityRecord::from(&known)))?;
         *self = known;
         Ok(())
     }
 
-    fn write(&self, store: &Store) -> Result<(), StoreError> {
-        store.database().write(|transaction| transaction.put(Key::Device, &IdentityRecord::from(self)))
-    }
-
-    /// The device's key pair, made at the first start (PKCS#8, mode 0600).
+    /// The device's key pair, made at the first start and at every new enrolment (PKCS#8, mode 0600).
     pub fn key(&mut self, store: &Store) -> Result<PrivateKey, IdentityError> {
-        let path = store.root().join("device.key");
+        let path = store.root().join(KEY);
         let unusable = |source| IdentityError::DeviceKey { path: path.display().to_string(), source };
-        if let Some(pkcs8) = read_key(&path)? {
+        if !self.new_key
+            && let Some(pkcs8) = read_key(&path)?
+        {
             return PrivateKey::from_pkcs8(&pkcs8).map_err(unusable);
         }
         let (key, pkcs8) = PrivateKey::generate().map_err(unusable)?;
-        store.write_file("device.key", &pkcs8)?;
-        // A new key is nobody's yet.
-        self.set_enrolled(store, false)?;
+        store.write_file(KEY, &pkcs8)?;
+        // A new key is nobody's yet, and what was signed with the old one is believed by nobody any more.
+        // A kill before this is written makes one key more.
+        let known = Self { enrolled: false, new_key: false, ..self.clone() };
+        store.database().write(|transaction| {
+            transaction.put(Key::Device, &IdentityRecord::from(&known))?;
+            transaction.sign_rows_anew(|signed| {
+                let payload = signed::payload(signed).ok()?;
+                signed::sign(&key, Purpose::Report, &known.device, payload).ok()
+            })
+        })?;
+        *self = known;
         Ok(key)
+    }
+
+    /// The public half of the key, where there is one.
+    pub fn public_key(directory: &Path) -> Option<PublicKey> {
+        let pkcs8 = read_key(&directory.join(KEY)).ok().flatten()?;
+        PrivateKey::from_pkcs8(&pkcs8).ok().map(|key| key.public())
+    }
+
+    /// Forgets the registry: its address, its roots, the device's keys, what was to be reported. What runs
+    /// stays, and so do the floors of what is installed.
+    pub fn detach(store: &Store) -> Result<Self, IdentityError> {
+        let mut identity = Self::read(store.database())?.ok_or(IdentityError::NotEnrolled)?;
+        (identity.detached, identity.enrolled, identity.new_key) = (true, false, true);
+        (identity.broker_ca, identity.broker_name) = (None, None);
+        identity.token.clear();
+        let deployment: Option<StateRecord> = store.database().read(Key::Deployment)?;
+        let deployment = deployment.map(|record| StateRecord::from(State::from(record).detached()));
+        store.database().write(|transaction| {
+            transaction.put(Key::Device, &IdentityRecord::from(&identity))?;
+            transaction.remove(Key::Credentials)?;
+            transaction.remove(Key::Trust)?;
+            transaction.clear_rows()?;
+            match &deployment {
+                Some(deployment) => transaction.put(Key::Deployment, deployment),
+                None => Ok(()),
+            }
+        })?;
+        store.remove_file(KEY)?;
+        Ok(identity)
     }
 }
 

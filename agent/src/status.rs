@@ -12,6 +12,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
 use selvedge_control::{Client, HostStatus};
 use selvedge_deployment::{State, StateRecord};
 use selvedge_package::DeviceId;
@@ -22,6 +23,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::clock;
+use crate::credential::{Credential, Kept, KeptRecord, Machine, Origin};
 use crate::enrolment::Kind;
 use crate::identity::Identity;
 use crate::lock::Lock;
@@ -51,6 +53,15 @@ pub struct Status {
     pub connected: bool,
     /// Whether the registry has accepted the device's key.
     pub enrolled: bool,
+    /// Whether it belongs to no registry any more.
+    #[serde(default)]
+    pub detached: bool,
+    /// The device's public key, hex; empty where there is none.
+    #[serde(default)]
+    pub public_key: String,
+    /// What it shows to its broker, where that asks for it.
+    #[serde(default)]
+    pub certificate: Option<ShownCertificate>,
     /// How far the clock is trusted.
     pub clock: Clock,
     /// Versions of the newest roots that are trusted.
@@ -68,6 +79,63 @@ pub struct Status {
     pub host: Option<HostStatus>,
     /// Every package.
     pub state: DeviceState,
+}
+
+/// What is shown to the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownCertificate {
+    /// Where it is from; absent where there is none.
+    pub origin: Option<Origin>,
+    /// From when it is valid.
+    pub not_before: Option<Timestamp>,
+    /// Until when.
+    pub not_after: Option<Timestamp>,
+    /// When another one is asked for.
+    pub renew_at: Option<Timestamp>,
+    /// Whether it is over, by the device's time.
+    pub expired: bool,
+    /// Whether it has not worked yet, and the old one is kept until it has.
+    pub unproven: bool,
+    /// Whether another one was asked for.
+    pub asked: bool,
+}
+
+impl ShownCertificate {
+    /// Of what is shown and kept.
+    pub fn of(shown: Option<&Credential>, kept: &Kept, now: Timestamp) -> Self {
+        Self {
+            origin: shown.map(|shown| shown.origin),
+            not_before: shown.map(|shown| shown.not_before),
+            not_after: shown.map(|shown| shown.not_after),
+            renew_at: shown.map(Credential::renew_at),
+            expired: shown.is_some_and(|shown| shown.has_expired(now)),
+            unproven: kept.next.is_some(),
+            asked: kept.request.is_some(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let (Some(origin), Some(until), Some(renew)) = (self.origin, self.not_after, self.renew_at) else {
+            return "certificate: none".to_owned();
+        };
+        let whose = match origin {
+            Origin::Enrolment => "the enrolment's",
+            Origin::Issued => "its own",
+        };
+        let mut text = format!("certificate: {whose}, until {until}");
+        if self.expired {
+            text.push_str(", which is OVER");
+        } else if origin == Origin::Issued {
+            text.push_str(&format!(", renewed from {renew} on"));
+        }
+        if self.unproven {
+            text.push_str("; a newer one has not worked yet");
+        }
+        if self.asked {
+            text.push_str("; another one is asked for");
+        }
+        text
+    }
 }
 
 /// Someone asks.
@@ -187,6 +255,11 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
     let host = Client::new(directory.join("run/control.sock")).status(Duration::from_secs(5)).await.ok();
     let state = stored_state(&record.map(State::from).unwrap_or_default(), host.as_ref());
     let versions = trust.as_ref().map(root_versions).unwrap_or_default();
+    let kept: Option<KeptRecord> = database.read(Key::Credentials)?;
+    let machine = Machine::start(kept.map(Kept::from).unwrap_or_default());
+    let now = trust.as_ref().map_or_else(clock::built, |trust| trust.now(clock::synchronised()));
+    let certificate =
+        identity.broker_ca.is_some().then(|| ShownCertificate::of(machine.shown(), machine.kept(), now));
     Ok(Status {
         device: identity.device,
         kind: identity.kind,
@@ -195,6 +268,9 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
         broker: identity.broker,
         connected: false,
         enrolled: identity.enrolled,
+        detached: identity.detached,
+        public_key: Identity::public_key(directory).map(|key| hex::encode(key.0)).unwrap_or_default(),
+        certificate,
         clock: clock::trusted(),
         image_root: versions.0,
         director_root: versions.1,
@@ -260,12 +336,17 @@ pub fn describe(status: &Status) -> String {
         None => lines.push(format!("device {}: NO AGENT RUNS; this is what it left behind", status.device)),
     }
     let link = match (status.connected, status.enrolled) {
+        _ if status.detached => "detached: the device belongs to no registry",
         (true, true) => "connected",
         (true, false) => "connected, waiting for the registry to accept this device's key",
         (false, _) if status.agent.is_none() => "not connected",
         (false, _) => "no connection; it is tried again",
     };
     lines.push(format!("broker {}: {link}", status.broker));
+    if !status.public_key.is_empty() {
+        lines.push(format!("public key {}", status.public_key));
+    }
+    lines.extend(status.certificate.as_ref().map(ShownCertificate::describe));
     lines.push(format!(
         "desired state {}, generation {}, roots {}/{}, clock {}, {} reports wait",
         status.state.desired,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use selvedge_deployment::Release;
 use selvedge_package::trust::{self, Assignment, Desired, MetadataBundle, TrustError, TrustState};
 use selvedge_package::{DeviceId, PackageName};
@@ -14,9 +14,6 @@ use selvedge_protocol::envelope::from_cbor;
 
 use crate::fetch::Hardware;
 use crate::store::{Key, Store, StoreError};
-
-/// How far a date that the Director signed may be ahead of a synchronised clock.
-const AHEAD: SignedDuration = SignedDuration::from_hours(24);
 
 /// Why an offer was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -27,16 +24,8 @@ pub enum Refused {
     /// It is not trusted.
     #[error("the desired state was refused")]
     Trust(#[source] TrustError),
-    /// It is dated after a clock that is synchronised: taken over, it would push the device's time there.
-    #[error("the desired state was refused: it is dated {issued_at}, and it is {now}")]
-    FromTheFuture {
-        /// What it says.
-        issued_at: Timestamp,
-        /// The device's time.
-        now: Timestamp,
-    },
     /// The store has failed in an acceptance before this one.
-    #[error("nothing is accepted until the agent's next start, since its store has failed: {0}")]
+    #[error("nothing is accepted: {0}")]
     Latched(String),
     /// The store failed; this says nothing about the offer.
     #[error(transparent)]
@@ -54,7 +43,6 @@ impl Refused {
         match self {
             Self::Unreadable(_) => "unreadable",
             Self::Trust(error) => error.reason(),
-            Self::FromTheFuture { .. } => "bad-assignment",
             Self::Latched(_) | Self::Store(_) => "store-fault",
         }
     }
@@ -95,12 +83,7 @@ pub fn offer(
             *trust = rooted;
             newer_roots = true;
         }
-        let now = trust.now(clock);
         let accepted = trust::accept(trust, &bundle, device, clock).map_err(Refused::Trust)?;
-        let issued_at = accepted.desired.issued_at;
-        if clock.is_some() && issued_at > now.saturating_add(AHEAD).unwrap_or(Timestamp::MAX) {
-            return Err(Refused::FromTheFuture { issued_at, now });
-        }
         Ok(Accepted { state: accepted.state, desired: accepted.desired })
     };
     let offer = take();

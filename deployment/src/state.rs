@@ -190,6 +190,24 @@ impl Stage {
     }
 }
 
+impl State {
+    /// What is left when nobody assigns anything any more: what is committed, with its floors. What was
+    /// on its way is given up; sequences begin anew with the next Director.
+    pub fn detached(self) -> Self {
+        let mut left = Self { generation: self.generation, ..Self::default() };
+        for (name, slot) in self.slots {
+            let Some(committed) = slot.committed else { continue };
+            if let Some(floor) = self.floors.get(&name) {
+                left.floors.insert(name.clone(), *floor);
+            }
+            let (wanted, previous) = (Some(committed.release.clone()), slot.previous);
+            let committed = Some(committed);
+            left.slots.insert(name, Slot { wanted, committed, previous, ..Slot::default() });
+        }
+        left
+    }
+}
+
 impl Slot {
     /// The committed release, where it may be served.
     pub fn servable(&self) -> Option<&Committed> {

@@ -7,6 +7,8 @@
 
 mod kernel;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,6 +27,30 @@ pub fn built() -> Timestamp {
 #[allow(clippy::disallowed_methods)]
 pub fn synchronised() -> Option<Timestamp> {
     kernel::is_synchronised().then(Timestamp::now)
+}
+
+/// The trust state's floor, for those who judge by time elsewhere. It only grows.
+#[derive(Debug, Clone)]
+pub struct Floor(Arc<AtomicI64>);
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self(Arc::new(AtomicI64::new(built().as_second())))
+    }
+}
+
+impl Floor {
+    /// A time that has surely passed.
+    pub fn raise(&self, to: Timestamp) {
+        self.0.fetch_max(to.as_second(), Ordering::Relaxed);
+    }
+
+    /// The device's time, and whether the kernel vouches for the clock.
+    pub fn now(&self) -> (Timestamp, bool) {
+        let floor = Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap_or(Timestamp::UNIX_EPOCH);
+        let clock = synchronised();
+        (clock.map_or(floor, |clock| clock.max(floor)), clock.is_some())
+    }
 }
 
 /// How far the system's clock is trusted, as reports say it.

@@ -11,8 +11,9 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
 use selvedge_package::DeviceId;
 
 /// Largest certificate that is read, in bytes.
@@ -103,6 +104,18 @@ pub fn from_pem(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Certificate
         Ok(read) if !read.is_empty() => Ok(read),
         _ => Err(CertificateError::Malformed("there is no certificate in PEM")),
     }
+}
+
+/// The private key in a PEM text, PKCS#8 in DER; it must be the one of the chain's first certificate.
+pub fn key_of(chain: &[CertificateDer<'static>], text: &[u8]) -> Result<Vec<u8>, CertificateError> {
+    let unreadable = CertificateError::Malformed("its key is not PKCS#8 in PEM");
+    let Ok(key @ PrivateKeyDer::Pkcs8(_)) = PrivateKeyDer::from_pem_slice(text) else {
+        return Err(unreadable);
+    };
+    let bytes = key.secret_der().to_vec();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    CertifiedKey::from_der(chain.to_vec(), key, &provider).map_err(|_| CertificateError::OtherKey)?;
+    Ok(bytes)
 }
 
 fn issued(chain: &[impl AsRef<[u8]>], authority_pem: &[u8], at: Timestamp) -> Result<(), CertificateError> {

@@ -57,8 +57,6 @@ pub enum Event {
         /// The time, as far as it is known.
         now: Timestamp,
     },
-    /// A new enrolment: what there was counts no more.
-    Enrolled(Option<Credential>),
 }
 
 /// What to do.
@@ -135,10 +133,6 @@ impl Machine {
             }
             Event::Proven => self.proven(),
             Event::Missed { at, now } => self.missed(at, now),
-            Event::Enrolled(credential) => {
-                *self = Self::start(Kept { proven: credential, next: None, request: None });
-                vec![Effect::Keep, Effect::Connect]
-            }
             // It comes twice, or too late.
             Event::Made(_) | Event::Certificate(_) => Vec::new(),
         }

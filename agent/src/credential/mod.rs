@@ -11,8 +11,11 @@ pub mod machine;
 pub mod request;
 
 use jiff::Timestamp;
+use selvedge_package::DeviceId;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
+
+use crate::enrolment::BootstrapCredential;
 
 pub use certificate::CertificateError;
 pub use machine::{Effect, Event, Machine, Using};
@@ -82,7 +85,56 @@ impl From<KeptRecord> for Kept {
     }
 }
 
+impl Kept {
+    /// At the beginning: only what came with the enrolment, if anything.
+    pub fn enrolled(proven: Option<Credential>) -> Self {
+        Self { proven, next: None, request: None }
+    }
+}
+
 impl Credential {
+    /// What an enrolment file brings, for this device: certificate and key must be a pair, in its name,
+    /// by that authority. Whether it is over is seen when it is used.
+    pub fn from_pem(
+        from: &BootstrapCredential,
+        authority: &str,
+        device: &DeviceId,
+    ) -> Result<Self, CertificateError> {
+        let chain = certificate::from_pem(from.certificate.as_bytes())?;
+        let key = certificate::key_of(&chain, from.key.as_bytes())?;
+        let leaf = chain.first().ok_or(CertificateError::Empty)?;
+        let facts = certificate::read(leaf)?;
+        let then = certificate::Now { at: facts.not_before, synchronised: false };
+        certificate::check(&chain, authority.as_bytes(), device, &facts.key, then)?;
+        Ok(Self {
+            chain: chain.iter().map(|der| ByteBuf::from(der.to_vec())).collect(),
+            key: ByteBuf::from(key),
+            not_before: facts.not_before,
+            not_after: facts.not_after,
+            origin: Origin::Enrolment,
+        })
+    }
+
+    /// What the registry's authority has issued for the key of a request.
+    pub fn issued(
+        request: &Request,
+        chain: &[selvedge_protocol::message::ByteString],
+        authority: &str,
+        device: &DeviceId,
+        now: certificate::Now,
+    ) -> Result<Self, CertificateError> {
+        let key = request::public_key(&request.key).map_err(|_| CertificateError::OtherKey)?;
+        let ders: Vec<&[u8]> = chain.iter().map(|one| one.0.as_slice()).collect();
+        let facts = certificate::check(&ders, authority.as_bytes(), device, &key, now)?;
+        Ok(Self {
+            chain: chain.iter().map(|one| ByteBuf::from(one.0.clone())).collect(),
+            key: request.key.clone(),
+            not_before: facts.not_before,
+            not_after: facts.not_after,
+            origin: Origin::Issued,
+        })
+    }
+
     /// The chain as PEM.
     pub fn chain_pem(&self) -> Vec<u8> {
         let blocks: Vec<_> =

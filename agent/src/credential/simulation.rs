@@ -214,8 +214,6 @@ fn only_the_key_that_was_asked_for_gets_a_certificate() {
     assert!(world.machine.kept().next.is_none(), "for another key");
     world.feed(Event::Certificate(credential(1, 0, 365, Origin::Issued)));
     assert!(world.machine.kept().next.is_some());
-    world.feed(Event::Enrolled(Some(credential(9, 0, 30, Origin::Enrolment))));
-    assert!(world.has(9) && !world.has(0) && !world.has(1), "a new enrolment begins anew");
 }
 
 proptest! {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Options, StartError, Will};
+use selvedge_mqtt::{BrokerAddress, Client, Handle, Inbox, Options, StartError, Tls, Will};
 use selvedge_package::DeviceId;
 use selvedge_protocol::envelope::{Body, Envelope, EnvelopeError};
 use selvedge_protocol::message as say;
@@ -22,7 +22,8 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 
 /// A connection to the broker, and what was said over it.
 pub struct Link {
-    handle: Handle,
+    /// None where the link is not open.
+    handle: Option<Handle>,
     device: DeviceId,
     /// Seals what must not travel open.
     key: Arc<PrivateKey>,
@@ -48,25 +49,10 @@ pub enum Due {
 }
 
 impl Link {
-    /// Starts a client for this device.
-    pub fn start(
-        broker: BrokerAddress,
-        device: DeviceId,
-        key: Arc<PrivateKey>,
-        epoch: u64,
-        heartbeat: Duration,
-    ) -> Result<(Self, Inbox), LinkError> {
-        let mut options = Options::new(broker, device.as_str());
-        options.subscriptions = vec![(Topic::subscription_device(&device), Qos::AtLeastOnce)];
-        let will = envelope(epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
-        options.will = Some(Will {
-            topic: Topic::new(device.clone(), Kind::Will).to_string(),
-            qos: Kind::Will.qos(),
-            payload: will,
-        });
-        let (handle, inbox) = Client::start(options).map_err(LinkError::Start)?;
-        let link = Self {
-            handle,
+    /// A link of this device that is not open yet.
+    pub fn new(device: DeviceId, key: Arc<PrivateKey>, epoch: u64, heartbeat: Duration) -> Self {
+        Self {
+            handle: None,
             device,
             key,
             epoch,
@@ -77,8 +63,24 @@ impl Link {
             again: false,
             wait: WAITS.0,
             speak_at: Duration::ZERO,
-        };
-        Ok((link, inbox))
+        }
+    }
+
+    /// Starts a client. An earlier one must have ended: the broker would part the two.
+    pub fn open(&mut self, broker: BrokerAddress, tls: Option<Tls>) -> Result<Inbox, LinkError> {
+        let mut options = Options::new(broker, self.device.as_str());
+        options.tls = tls;
+        options.subscriptions = vec![(Topic::subscription_device(&self.device), Qos::AtLeastOnce)];
+        let will = envelope(self.epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
+        options.will = Some(Will {
+            topic: Topic::new(self.device.clone(), Kind::Will).to_string(),
+            qos: Kind::Will.qos(),
+            payload: will,
+        });
+        let (handle, inbox) = Client::start(options).map_err(LinkError::Start)?;
+        self.handle = Some(handle);
+        self.connected = false;
+        Ok(inbox)
     }
 
     /// Whether there is a connection.
@@ -166,9 +168,12 @@ impl Link {
             }
         };
         let topic = Topic::new(self.device.clone(), kind).to_string();
+        let Some(handle) = &self.handle else {
+            return;
+        };
         let sent = match lifetime {
-            None => self.handle.publish(topic, kind.qos(), payload),
-            Some(lifetime) => self.handle.publish_within(topic, kind.qos(), payload, lifetime),
+            None => handle.publish(topic, kind.qos(), payload),
+            Some(lifetime) => handle.publish_within(topic, kind.qos(), payload, lifetime),
         };
         if let Err(error) = sent {
             tracing::debug!(%error, ?kind, "not sent");
@@ -177,7 +182,9 @@ impl Link {
 
     /// Says goodbye.
     pub fn close(&self) {
-        self.handle.close();
+        if let Some(handle) = &self.handle {
+            handle.close();
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use selvedge_mqtt::Incoming;
+use selvedge_mqtt::{Incoming, Reason};
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::line::one_line;
 use selvedge_protocol::message::{Enrolled, Want};
@@ -15,6 +15,7 @@ use selvedge_protocol::topic::{Direction, Kind, Topic};
 
 use super::Daemon;
 use crate::clock;
+use crate::credential::Event;
 use crate::failure::chain;
 use crate::remote::Done;
 use crate::status::root_versions;
@@ -33,15 +34,20 @@ impl Daemon {
                 tracing::info!(broker = %self.identity.broker, "connected");
                 self.offline = None;
                 self.link.connected();
+                self.may_ask();
                 self.reporter.connected(maximum_packet);
                 self.remote.connected(maximum_packet);
                 self.activation.connected(maximum_packet);
             }
-            Incoming::Disconnected { why, retry_in, .. } => {
+            Incoming::Disconnected { why, reason, retry_in, .. } => {
                 tracing::info!(%why, ?retry_in, "no connection to the broker");
                 self.offline = Some(why);
                 self.link.disconnected();
                 self.activation.disconnected();
+                // A broker that is not believed says nothing about what it was not shown.
+                if reason != Reason::Broker {
+                    self.missed()?;
+                }
             }
             Incoming::Refused { filter } => {
                 let why = format!("the broker refuses the subscription to {filter}");
@@ -90,13 +96,16 @@ impl Daemon {
                 }
             },
             (Kind::Ack, Body::Ack(signed)) => {
-                match self.reporter.acknowledged(&self.trust, &signed.0) {
+                let Some(trust) = &self.trust else {
+                    return Ok(());
+                };
+                match self.reporter.acknowledged(trust, &signed.0) {
                     Ok(_) => {
                         if !self.identity.enrolled {
                             tracing::info!("the registry has acknowledged what this device's key signed");
                             self.identity.set_enrolled(&self.store, true)?;
                         }
-                        self.heard();
+                        self.heard()?;
                     }
                     Err(crate::report::AckError::Store(error)) => return Err(error),
                     Err(error) => self.grumble(&chain(&error)),
@@ -120,7 +129,8 @@ impl Daemon {
 
     /// What is asked, where the Director has sealed it for this device.
     fn question(&self, body: &Body) -> Result<Body, String> {
-        let keys = self.trust.director_keys().map_err(|error| chain(&error))?;
+        let trust = self.trust.as_ref().ok_or("a question to a device that trusts nobody")?;
+        let keys = trust.director_keys().map_err(|error| chain(&error))?;
         let keys: Vec<PublicKey> = keys.into_iter().map(PublicKey).collect();
         match sealed::open(&keys, Purpose::Question, &self.identity.device, body) {
             Ok(inner) => Ok(inner.body),
@@ -159,7 +169,7 @@ impl Daemon {
     }
 
     /// A line of the log about what came from outside, unless there were too many of them.
-    fn grumble(&mut self, why: &str) {
+    pub(super) fn grumble(&mut self, why: &str) {
         if !self.noise.allow(clock::since_boot()) {
             return;
         }
@@ -171,18 +181,23 @@ impl Daemon {
     }
 
     /// The registry has said something that only it can say.
-    fn heard(&mut self) {
+    fn heard(&mut self) -> Result<(), StoreError> {
         // Until the key is known to be accepted, the device goes on introducing itself.
         if self.identity.enrolled {
             self.link.heard();
         }
         self.activation.heard();
+        // Whatever was shown to the broker has worked.
+        self.credential(Event::Proven)
     }
 
     fn enrolled(&mut self, answer: Enrolled) -> Result<(), StoreError> {
         match answer {
             Enrolled::Accepted | Enrolled::Certificate(_) => {
                 self.unenrolled = None;
+                if let Enrolled::Certificate(chain) = &answer {
+                    self.certified(chain)?;
+                }
                 if !self.identity.enrolled && !self.said_accepted {
                     tracing::info!("the registry has accepted this device's key");
                     self.said_accepted = true;
@@ -208,20 +223,24 @@ impl Daemon {
             let refused = Refused::Latched(why.clone());
             return self.refuse(refused.reason(), &chain(&refused));
         }
+        let Some(held) = &mut self.trust else {
+            return Ok(());
+        };
         let device = &self.identity.device;
-        let verdict = verify::offer(&self.store, &mut self.trust, device, bytes, clock::synchronised());
+        let verdict = verify::offer(&self.store, held, device, bytes, clock::synchronised());
         if verdict.newer_roots {
-            tracing::info!(roots = ?root_versions(&self.trust), "newer roots are trusted");
+            tracing::info!(roots = ?root_versions(held), "newer roots are trusted");
             self.dirty = true;
         }
+        let known = held.clone();
         match verdict.offer {
             Ok(Accepted { state: trust, desired }) => {
-                self.heard();
                 self.refused = None;
                 self.dirty = true;
-                if trust != self.trust {
+                if trust != known {
                     self.activation.desire(&trust, &desired).map_err(|error| self.latch(error))?;
-                    self.trust = trust;
+                    self.floor.raise(trust.floor());
+                    self.trust = Some(trust);
                     self.fresh = Some(desired.nonce == self.nonce);
                     if self.fresh == Some(false) {
                         tracing::info!(sequence = desired.sequence, "accepted without proof of freshness");
@@ -231,6 +250,7 @@ impl Daemon {
                         self.link.introduce();
                     }
                 }
+                self.heard()?;
                 self.activation.pursue()
             }
             Err(Refused::Store(error)) => Err(self.latch(error)),
@@ -238,14 +258,14 @@ impl Daemon {
             // accepted under these may be under the newest.
             Err(refused) if verdict.newer_roots => {
                 self.grumble(&chain(&refused));
-                self.heard();
+                self.heard()?;
                 self.link.introduce();
                 Ok(())
             }
             Err(refused) if refused.is_late() => {
                 // Messages come twice and late: an older state is no news about the newest.
                 self.grumble(&chain(&refused));
-                self.heard();
+                self.heard()?;
                 self.introduce_again();
                 Ok(())
             }

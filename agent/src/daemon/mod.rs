@@ -5,6 +5,7 @@
 //! what is on disk is whole, the host goes on serving, and the next start takes up from there. A
 //! full disk does not: it is waited out ([`full`]).
 
+mod credentials;
 mod full;
 mod link;
 mod messages;
@@ -13,22 +14,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_mqtt::{AddressError, BrokerAddress, Inbox};
+use selvedge_mqtt::{AddressError, BrokerAddress, Inbox, Incoming};
 use selvedge_package::trust::TrustState;
 use selvedge_protocol::envelope::Body;
-use selvedge_protocol::message::{
-    Accepted, Birth, COMMANDS, DeviceState, Enrol, Heartbeat, INFER, ReportBody,
-};
+use selvedge_protocol::message::{Accepted, Birth, COMMANDS, DeviceState, Heartbeat, INFER, ReportBody};
 use selvedge_protocol::topic::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::activate::{Activation, Outcome, Parts, Told};
+use crate::clock::Floor;
 use crate::config::Config;
+use crate::credential::Machine;
 use crate::enrolment::Enrolment;
 use crate::failure::chain;
 use crate::fetch::Hardware;
-use crate::identity::{Identity, IdentityError, next_epoch};
+use crate::identity::{Established, Identity, IdentityError, next_epoch};
 use crate::lock::{Lock, LockError};
 use crate::memory::Memory;
 use crate::remote::{Done, Logs, Rate, Remote};
@@ -40,8 +41,9 @@ use crate::supervise::{
 };
 use crate::{clock, facts, status};
 
+use credentials::Asking;
 use full::Full;
-use link::{Due, Link, LinkError};
+use link::{Due, Link};
 
 /// Largest block that the agent takes, in bytes.
 const LARGEST_BLOCK: u32 = 65536;
@@ -68,8 +70,6 @@ pub enum DaemonError {
     Identity(#[from] IdentityError),
     #[error("the broker's address `{address}` cannot be used")]
     Broker { address: String, source: AddressError },
-    #[error("the link to the broker cannot be set up")]
-    Link(#[from] LinkError),
     #[error("the device's listeners cannot be had")]
     Listen(#[from] ListenError),
     #[error("cannot {action}")]
@@ -116,8 +116,13 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
         let result = tokio::select! {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
-            incoming = sources.inbox.recv() => match incoming {
+            incoming = next(&mut sources.inbox) => match incoming {
                 Some(incoming) => daemon.incoming(incoming),
+                // The client has ended, to begin anew with another certificate.
+                None if daemon.asking.reopening => {
+                    sources.inbox = daemon.open_link();
+                    Ok(())
+                }
                 None => break Ok(()),
             },
             Some(event) = sources.host.recv() => daemon.host(event),
@@ -143,6 +148,13 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
     Ok(ended?)
 }
 
+async fn next(inbox: &mut Option<Inbox>) -> Option<Incoming> {
+    match inbox {
+        Some(inbox) => inbox.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn pause(wake: Option<Duration>) {
     match wake {
         Some(wake) => tokio::time::sleep(wake).await,
@@ -152,7 +164,8 @@ async fn pause(wake: Option<Duration>) {
 
 /// Where events come from.
 struct Sources {
-    inbox: Inbox,
+    /// None where the link is not open.
+    inbox: Option<Inbox>,
     host: mpsc::Receiver<HostEvent>,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     questions: mpsc::Receiver<Question>,
@@ -163,7 +176,15 @@ struct Sources {
 struct Daemon {
     store: Store,
     identity: Identity,
-    trust: TrustState,
+    /// None where nothing is accepted: the device is detached, or what it trusted is damaged.
+    trust: Option<TrustState>,
+    /// Its floor, as TLS goes by it.
+    floor: Floor,
+    broker: BrokerAddress,
+    credentials: Machine,
+    asking: Asking,
+    /// When the agent started, since boot.
+    started: Duration,
     activation: Activation,
     reporter: Reporter,
     link: Link,
@@ -183,6 +204,8 @@ struct Daemon {
     offline: Option<String>,
     hostless: Option<String>,
     unenrolled: Option<String>,
+    /// Why there is nothing to show to the broker.
+    unshown: Option<String>,
     reported: Option<DeviceState>,
     reported_at: Duration,
     refused_at: Option<Duration>,
@@ -206,7 +229,11 @@ impl Daemon {
         let run = config.data.join("run");
         make_private(&run).map_err(system("make the run directory"))?;
         make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
-        let (mut identity, trust) = Identity::establish(&store, enrolment.as_ref())?;
+        let Established { mut identity, trust, credentials, distrust, unshown } =
+            Identity::establish(&store, enrolment.as_ref())?;
+        if let Some(why) = &distrust {
+            tracing::error!("nothing is accepted: {why}");
+        }
         let key = Arc::new(identity.key(&store)?);
         let epoch = next_epoch(store.database(), clock::system_ms() / 1000)?;
         let broker: BrokerAddress = identity
@@ -255,17 +282,21 @@ impl Daemon {
         let mut activation = Activation::resume(parts, rand::random())?;
         // Newest intent that was ever accepted, in case the agent was killed right after accepting.
         let mut fresh = None;
-        match trust.desired(&identity.device) {
-            Ok(Some(desired)) => {
-                activation.desire(&trust, &desired)?;
-                // It was signed before this run had a nonce.
-                fresh = Some(false);
+        let floor = Floor::default();
+        if let Some(trust) = &trust {
+            floor.raise(trust.floor());
+            match trust.desired(&identity.device) {
+                Ok(Some(desired)) => {
+                    activation.desire(trust, &desired)?;
+                    // It was signed before this run had a nonce.
+                    fresh = Some(false);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
             }
-            Ok(None) => {}
-            Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
         }
         let reporter = Reporter::new(store.clone(), identity.device.clone(), Arc::clone(&key), epoch)?;
-        let (link, inbox) = Link::start(broker, identity.device.clone(), key, epoch, config.heartbeat)?;
+        let link = Link::new(identity.device.clone(), key, epoch, config.heartbeat);
         let (carried, done) = mpsc::unbounded_channel();
         let remote = Remote::new(logs, config.data.join("host.log"), epoch, carried);
         let nonce: [u8; 16] = rand::random();
@@ -273,6 +304,11 @@ impl Daemon {
             store,
             identity,
             trust,
+            floor,
+            broker,
+            credentials: Machine::start(credentials),
+            asking: Asking::default(),
+            started: clock::since_boot(),
             activation,
             reporter,
             link,
@@ -282,10 +318,11 @@ impl Daemon {
             said_accepted: false,
             refused: None,
             fresh,
-            latched: None,
+            latched: distrust,
             offline: Some("not connected yet".to_owned()),
             hostless: Some("the host is starting".to_owned()),
             unenrolled: None,
+            unshown,
             reported: None,
             reported_at: Duration::ZERO,
             refused_at: None,
@@ -296,6 +333,10 @@ impl Daemon {
         };
         let begun = daemon.report_facts().and_then(|()| daemon.activation.pursue());
         begun.or_else(|error| daemon.wait_for_room(error))?;
+        if let Some(why) = daemon.latched.clone() {
+            daemon.told.push_back(Told { kind: "trust-fault", package: None, what: why });
+        }
+        let inbox = daemon.open_link();
         Ok((daemon, Sources { inbox, host, outcomes, questions, done, supervisor }))
     }
 
@@ -325,6 +366,7 @@ impl Daemon {
     /// The part of it that needs room on the disk.
     fn write_down(&mut self, now: Duration) -> Result<(), StoreError> {
         self.tell()?;
+        self.mind_the_certificate(now)?;
         // What is done for one errand may make others.
         loop {
             let errands = self.activation.errands();
@@ -349,8 +391,8 @@ impl Daemon {
 
     fn wake_at(&self) -> Option<Duration> {
         let rows = self.may_talk().then(|| self.reporter.wake_at()).flatten();
-        let room = self.full.wake_at();
-        [self.activation.wake_at(), self.link.wake_at(), rows, room].into_iter().flatten().min()
+        let (room, certificate) = (self.full.wake_at(), self.certificate_wakes_at());
+        [self.activation.wake_at(), self.link.wake_at(), rows, room, certificate].into_iter().flatten().min()
     }
 
     /// Reports what the device runs, where that has changed.
@@ -372,11 +414,9 @@ impl Daemon {
 
     fn speak(&mut self, due: Due) {
         let generation = self.activation.state().generation;
-        let desired = self.trust.sequence();
+        let desired = self.trust.as_ref().map_or(0, TrustState::sequence);
         if !self.identity.enrolled {
-            let public_key = self.reporter.public_key().0.to_vec();
-            let enrol = Enrol { token: self.identity.token.clone(), public_key, csr: Vec::new() };
-            self.link.enrol(enrol);
+            self.enrol(self.identity.token.clone());
             if !self.said_accepted {
                 return;
             }
@@ -386,8 +426,9 @@ impl Daemon {
                 self.link.say(Kind::Heartbeat, Body::Heartbeat(Heartbeat { generation, desired }))
             }
             Due::Introduction => {
-                let (image_root, director_root) = root_versions(&self.trust);
-                let (image, director) = self.trust.accepted_versions();
+                let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
+                let accepted = self.trust.as_ref().map(TrustState::accepted_versions);
+                let (image, director) = accepted.unwrap_or_default();
                 let birth = Birth {
                     agent: env!("CARGO_PKG_VERSION").to_owned(),
                     capabilities: vec![COMMANDS.to_owned(), INFER.to_owned()],
@@ -441,11 +482,11 @@ impl Daemon {
     }
 
     fn status(&mut self) -> Status {
-        let (image_root, director_root) = root_versions(&self.trust);
+        let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
+        let certificate = self.certificate_trouble(self.now().at);
         let full = self.full.trouble();
-        let latched =
-            self.latched.as_ref().map(|why| format!("nothing is accepted until the next start: {why}"));
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &full, &latched];
+        let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
         Status {
             device: self.identity.device.clone(),
             kind: self.identity.kind,
@@ -454,6 +495,9 @@ impl Daemon {
             broker: self.identity.broker.clone(),
             connected: self.link.is_connected(),
             enrolled: self.identity.enrolled,
+            detached: self.identity.detached,
+            public_key: hex::encode(self.reporter.public_key().0),
+            certificate: self.certificate(),
             clock: clock::trusted(),
             image_root,
             director_root,
@@ -472,7 +516,11 @@ impl Daemon {
         self.link.close();
         // The supervisor must not wait for somebody to take its events.
         drop(sources.host);
-        let goodbye = async { while sources.inbox.recv().await.is_some() {} };
+        let goodbye = async {
+            if let Some(inbox) = &mut sources.inbox {
+                while inbox.recv().await.is_some() {}
+            }
+        };
         let farewell = if config.host_outlives { Farewell::Leave } else { Farewell::End };
         let (_, ()) = tokio::join!(tokio::time::timeout(GOODBYE, goodbye), sources.supervisor.stop(farewell));
         let _ = std::fs::remove_file(config.data.join("run/agent.sock"));

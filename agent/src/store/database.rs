@@ -37,6 +37,8 @@ pub enum Key {
     Trust,
     /// The deployment state machine.
     Deployment,
+    /// What the device shows to its broker.
+    Credentials,
 }
 
 impl Key {
@@ -46,6 +48,7 @@ impl Key {
             Self::Epoch => "epoch",
             Self::Trust => "trust",
             Self::Deployment => "deployment",
+            Self::Credentials => "credentials",
         }
     }
 }
@@ -271,6 +274,13 @@ impl Transaction {
         record::decode(bytes.value())
             .map(Some)
             .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
+    }
+
+    /// Takes a record away; it may be gone already.
+    pub fn remove(&mut self, key: Key) -> Result<(), StoreError> {
+        let mut table = self.inner.open_table(RECORDS).map_err(failed("open a table"))?;
+        table.remove(key.name()).map_err(failed("remove a record"))?;
+        Ok(())
     }
 
     fn make_tables(&mut self) -> Result<(), StoreError> {

@@ -204,6 +204,13 @@ impl Store {
         self.write_whole(&self.root.join(name), bytes)
     }
 
+    /// Removes a small file of the data directory; it may be gone already.
+    pub fn remove_file(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.root.join(name);
+        self.remove_if_there(&path)?;
+        self.sync_directory_of(&path)
+    }
+
     fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.root.join("blobs/sha256").join(digest.hex())
     }

@@ -86,6 +86,33 @@ impl Transaction {
         Ok(())
     }
 
+    /// Puts another signature on every row that waits; one that cannot have it goes.
+    pub fn sign_rows_anew(&mut self, sign: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Result<(), StoreError> {
+        let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
+        let mut rows = Vec::new();
+        for entry in table.iter().map_err(failed("read the outbox"))? {
+            let (key, value) = entry.map_err(failed("read the outbox"))?;
+            let row = read_row(key.value(), value.value()).ok();
+            let signed = row.and_then(|(replaces, signed)| Some((replaces, sign(&signed)?)));
+            rows.push((key.value(), signed));
+        }
+        for (key, row) in rows {
+            table.remove(key).map_err(failed("remove a row"))?;
+            let Some((replaces, signed)) = row else { continue };
+            let bytes =
+                record::encode(&RowRecord::V1 { replaces, signed: serde_bytes::ByteBuf::from(signed) })
+                    .map_err(|why| StoreError::Record { key: "outbox".to_owned(), why })?;
+            table.insert(key, bytes.as_slice()).map_err(failed("write a row"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes out every row: nobody is left to tell.
+    pub fn clear_rows(&mut self) -> Result<(), StoreError> {
+        let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
+        table.retain(|_, _| false).map_err(failed("remove the rows"))
+    }
+
     /// Takes out these rows (epoch, sequence): the registry has them. Returns how many were there.
     pub fn drop_rows(&mut self, rows: &[(u64, u64)]) -> Result<usize, StoreError> {
         let mut table = self.inner.open_table(OUTBOX).map_err(failed("open the outbox"))?;
