@@ -30,6 +30,15 @@ pub fn failed(doing: impl Into<String>, error: SigningError) -> Failure {
                 SigningError::KeyFormat { .. } => {
                     "restore the file from a copy; keys cannot be repaired".to_owned()
                 }
+                SigningError::PublicFormat { .. } => {
+                    "give the .pub file that `selvedge keys new` wrote beside the key".to_owned()
+                }
+                SigningError::WrongPassphrase { .. }
+                | SigningError::Encrypted { .. }
+                | SigningError::NoPassphrase { .. } => "say --passphrase-file FILE, or set \
+                    SELVEDGE_KEY_PASSPHRASE, or run it in a terminal, which asks"
+                    .to_owned(),
+                SigningError::Passphrase { .. } => "choose another passphrase".to_owned(),
                 _ => String::new(),
             },
             source: error.into(),

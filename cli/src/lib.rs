@@ -2,6 +2,7 @@
 //! on one machine. It verifies and signs through the crates made for it and decides nothing itself
 //! about trust; it keeps no state but files that a person named.
 
+pub mod ceremony;
 pub mod client;
 pub mod clock;
 pub mod commands;

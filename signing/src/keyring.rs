@@ -17,6 +17,7 @@ use jiff::Timestamp;
 
 use crate::director::DirectorSigners;
 use crate::lifetimes::{self, expiry};
+use crate::key::{Passphrase, Passphrases};
 use crate::roots::{RoleKeys, RootSpec, countersign, unsigned_root};
 use crate::{PublicKey, SigningError, SigningKey};
 
@@ -63,13 +64,33 @@ pub struct RootFiles {
 }
 
 impl Keyring {
-    /// Reads `<dir>/offline`.
+    /// Reads `<dir>/offline`, where all three keys are plain.
     pub fn load(dir: &Path) -> Result<Self, SigningError> {
-        let dir = dir.join(OFFLINE);
+        Self::read(dir, SigningKey::load)
+    }
+
+    /// Reads `<dir>/offline`; `passphrases` is asked for each key that is encrypted.
+    pub fn load_with(dir: &Path, passphrases: &dyn Passphrases) -> Result<Self, SigningError> {
+        Self::read(dir, |path| SigningKey::load_with(path, passphrases))
+    }
+
+    fn read(
+        dir: &Path,
+        read: impl Fn(&Path) -> Result<SigningKey, SigningError>,
+    ) -> Result<Self, SigningError> {
+        let load = |name: &str| read(&dir.join(OFFLINE).join(format!("{name}.pem")));
         Ok(Self {
-            image_root: load(&dir, "image-root")?,
-            image_targets: load(&dir, "image-targets")?,
-            director_root: load(&dir, "director-root")?,
+            image_root: load("image-root")?,
+            image_targets: load("image-targets")?,
+            director_root: load("director-root")?,
+        })
+    }
+
+    fn generate() -> Result<Self, SigningError> {
+        Ok(Self {
+            image_root: SigningKey::generate()?,
+            image_targets: SigningKey::generate()?,
+            director_root: SigningKey::generate()?,
         })
     }
 
@@ -118,6 +139,17 @@ impl OnlineKeys {
         }
     }
 
+    /// Five new keys.
+    pub fn generate() -> Result<Self, SigningError> {
+        Ok(Self {
+            image_snapshot: SigningKey::generate()?,
+            image_timestamp: SigningKey::generate()?,
+            director_targets: SigningKey::generate()?,
+            director_snapshot: SigningKey::generate()?,
+            director_timestamp: SigningKey::generate()?,
+        })
+    }
+
     fn named(&self) -> [(&'static str, &SigningKey); 5] {
         [
             ("image-snapshot", &self.image_snapshot),
@@ -126,6 +158,20 @@ impl OnlineKeys {
             ("director-snapshot", &self.director_snapshot),
             ("director-timestamp", &self.director_timestamp),
         ]
+    }
+}
+
+impl Keyring {
+    /// The public halves by name.
+    pub fn public_keys(&self) -> [(&'static str, PublicKey); 3] {
+        self.named().map(|(name, key)| (name, key.public_key()))
+    }
+}
+
+impl OnlineKeys {
+    /// The public halves by name.
+    pub fn public_keys(&self) -> [(&'static str, PublicKey); 5] {
+        self.named().map(|(name, key)| (name, key.public_key()))
     }
 }
 
@@ -150,15 +196,49 @@ impl RootFiles {
 
 /// Every key of a key ring by name, for people: offline ones first.
 pub fn public_keys(offline: &Keyring, online: &OnlineKeys) -> Vec<(&'static str, PublicKey)> {
-    let named = offline.named().into_iter().chain(online.named());
-    named.map(|(name, key)| (name, key.public_key())).collect()
+    offline.public_keys().into_iter().chain(online.public_keys()).collect()
 }
 
 /// Makes a new key ring in `dir`: eight keys and two roots of version 1, thresholds 1 of 1. Refuses
 /// where `offline`, `online` or `roots` is already there. Folders are readable by their owner only.
 pub fn init(dir: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
+    init_with(dir, now, None)
+}
+
+/// The same; with a passphrase the offline keys are encrypted with it, and their public halves lie
+/// beside them.
+pub fn init_with(
+    dir: &Path,
+    now: Timestamp,
+    passphrase: Option<&Passphrase>,
+) -> Result<RootFiles, SigningError> {
+    let offline = Keyring::generate()?;
+    let online = OnlineKeys::generate()?;
+    let roots = first_roots(&offline, &online, now)?;
+    place(dir, &roots, &online, Some((&offline, passphrase)))?;
+    Ok(roots)
+}
+
+/// Lays out a new directory of a registry whose offline keys are elsewhere: `online` and `roots`.
+/// Refuses where one of the folders is already there.
+pub fn place_online(dir: &Path, roots: &RootFiles, online: &OnlineKeys) -> Result<(), SigningError> {
+    place(dir, roots, online, None)
+}
+
+type Offline<'a> = Option<(&'a Keyring, Option<&'a Passphrase>)>;
+
+fn place(
+    dir: &Path,
+    roots: &RootFiles,
+    online: &OnlineKeys,
+    offline: Offline<'_>,
+) -> Result<(), SigningError> {
     folder(dir, true)?;
-    for part in [OFFLINE, ONLINE, ROOTS] {
+    let parts = match offline {
+        Some(_) => &[OFFLINE, ONLINE, ROOTS][..],
+        None => &[ONLINE, ROOTS],
+    };
+    for part in parts {
         let path = dir.join(part);
         match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -170,8 +250,8 @@ pub fn init(dir: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
     }
     // All is made aside first, so that a failure half-way leaves nothing that looks like a ring.
     let aside = dir.join(format!(".init-{}", std::process::id()));
-    let made = make(&aside, now).and_then(|roots| {
-        for part in [OFFLINE, ONLINE, ROOTS] {
+    let made = make(&aside, roots, online, offline).and_then(|()| {
+        for part in parts {
             let (from, to) = (aside.join(part), dir.join(part));
             fs::rename(&from, &to).map_err(|source| SigningError::File {
                 action: "move into place",
@@ -179,37 +259,41 @@ pub fn init(dir: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
                 source,
             })?;
         }
-        sync(dir)?;
-        Ok(roots)
+        sync(dir)
     });
     // What is left aside is empty, or keys that nobody has used.
     let _ = fs::remove_dir_all(&aside);
     made
 }
 
-fn make(aside: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
-    let offline = Keyring {
-        image_root: SigningKey::generate()?,
-        image_targets: SigningKey::generate()?,
-        director_root: SigningKey::generate()?,
-    };
-    let online = OnlineKeys {
-        image_snapshot: SigningKey::generate()?,
-        image_timestamp: SigningKey::generate()?,
-        director_targets: SigningKey::generate()?,
-        director_snapshot: SigningKey::generate()?,
-        director_timestamp: SigningKey::generate()?,
-    };
-    let roots = first_roots(&offline, &online, now)?;
+fn make(
+    aside: &Path,
+    roots: &RootFiles,
+    online: &OnlineKeys,
+    offline: Offline<'_>,
+) -> Result<(), SigningError> {
     folder(aside, false)?;
-    for (part, keys) in [(OFFLINE, &offline.named()[..]), (ONLINE, &online.named()[..])] {
-        let dir = aside.join(part);
+    if let Some((keys, passphrase)) = offline {
+        let dir = aside.join(OFFLINE);
         folder(&dir, false)?;
-        for (name, key) in keys {
-            key.save(&dir.join(format!("{name}.pem")))?;
+        for (name, key) in keys.named() {
+            let path = dir.join(format!("{name}.pem"));
+            match passphrase {
+                Some(passphrase) => {
+                    key.save_encrypted(&path, passphrase)?;
+                    key.public_key().save(&dir.join(format!("{name}.pub")))?;
+                }
+                None => key.save(&path)?,
+            }
         }
         sync(&dir)?;
     }
+    let dir = aside.join(ONLINE);
+    folder(&dir, false)?;
+    for (name, key) in online.named() {
+        key.save(&dir.join(format!("{name}.pem")))?;
+    }
+    sync(&dir)?;
     let dir = aside.join(ROOTS);
     folder(&dir, false)?;
     for (name, bytes) in [("image.root.json", &roots.image), ("director.root.json", &roots.director)] {
@@ -221,8 +305,7 @@ fn make(aside: &Path, now: Timestamp) -> Result<RootFiles, SigningError> {
             .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
             .map_err(|source| SigningError::File { action: "write", path, source })?;
     }
-    sync(&dir)?;
-    Ok(roots)
+    sync(&dir)
 }
 
 /// Roots of version 1 for these keys, each role with a single key.
