@@ -17,6 +17,7 @@ pub mod rollback;
 pub mod status;
 pub mod target;
 pub mod targets;
+pub mod trust;
 pub mod undeploy;
 pub mod up;
 pub mod watch;
@@ -60,6 +61,9 @@ pub enum Command {
     /// Make and show the keys that sign releases and assignments
     #[command(subcommand)]
     Keys(keys::Command),
+    /// Roots, key rotation, signatures of several people
+    #[command(subcommand)]
+    Trust(trust::Command),
     /// Make a package from an ONNX file, or from a directory with selvedge.toml
     Package(package::Args),
     /// Sign a package and send it to the registry
@@ -127,6 +131,7 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
         match &cli.command {
             Command::Up(_) => Ok(()),
             Command::Keys(command) => keys::run(&around, command).await,
+            Command::Trust(command) => trust::run(&around, command).await,
             Command::Package(args) => package::run(&around, args).await,
             Command::Release(args) => release::run(&around, args).await,
             Command::Deploy(args) => deploy::run(&around, args).await,

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use crate::director::DirectorSigners;
-use crate::lifetimes::{self, expiry};
 use crate::key::{Passphrase, Passphrases};
+use crate::lifetimes::{self, expiry};
 use crate::roots::{RoleKeys, RootSpec, countersign, unsigned_root};
 use crate::{PublicKey, SigningError, SigningKey};
 

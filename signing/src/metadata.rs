@@ -58,6 +58,15 @@ pub(crate) fn sign<T: Role>(
     if signers.is_empty() {
         return Err(SigningError::NoSigner);
     }
+    propose(what, role, signers)
+}
+
+/// The same where others sign too: there may be no signer yet.
+pub(crate) fn propose<T: Role>(
+    what: &'static str,
+    role: T,
+    signers: &[&dyn Signer],
+) -> Result<Vec<u8>, SigningError> {
     let mut signed = Signed { signed: role, signatures: Vec::new() };
     add_signatures(what, &mut signed, signers)?;
     write(what, &signed)

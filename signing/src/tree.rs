@@ -2,7 +2,8 @@
 //! splitting, and signing all of it again.
 //!
 //! Only the files that change are signed and given a new version. Every file is signed by the keys
-//! that the root names for its targets role, and every split delegates to exactly those.
+//! that the root names for its targets role, and every split delegates to exactly those. Fewer signers
+//! than it takes, or none, make a proposal for the others to sign.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -79,7 +80,7 @@ pub fn add_release(
     let keys = RootSpec::read(root)?.targets;
     let mut lists = BTreeMap::new();
     grow(role, list, &keys, expires, &mut lists)?;
-    let sign = |(role, list)| Ok((role, metadata::sign("targets", list, signers)?));
+    let sign = |(role, list)| Ok((role, metadata::propose("targets", list, signers)?));
     Ok(ChangedFiles(lists.into_iter().map(sign).collect::<Result<_, SigningError>>()?))
 }
 
@@ -102,7 +103,7 @@ pub fn renew_files(
         if is_split(&list) {
             list.delegations = Some(split(prefix(&role), &keys)?);
         }
-        changed.insert(role, metadata::sign("targets", list, signers)?);
+        changed.insert(role, metadata::propose("targets", list, signers)?);
     }
     Ok(ChangedFiles(changed))
 }

@@ -92,8 +92,13 @@ pub async fn newest(keys: &Path, registry: &Registry, which: Which) -> Result<Ve
     };
     let roots = published(registry, which).await?;
     let newest = follow(which, &trusted, roots).map_err(|source| Failure::Untrusted {
-        what: format!("the registry's {} roots do not follow from the one in {}", which.name(), keys.display()),
-        advice: "the directory holds the keys of another registry, or somebody tampers with this one".to_owned(),
+        what: format!(
+            "the registry's {} roots do not follow from the one in {}",
+            which.name(),
+            keys.display()
+        ),
+        advice: "the directory holds the keys of another registry, or somebody tampers with this one"
+            .to_owned(),
         source: Some(source),
     })?;
     if newest != trusted {

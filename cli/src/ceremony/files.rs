@@ -32,7 +32,9 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(Failure::file("read", path))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(Failure::content::<String>("signed metadata", path)(format!("it is larger than {LARGEST} bytes")));
+        return Err(Failure::content::<String>("signed metadata", path)(format!(
+            "it is larger than {LARGEST} bytes"
+        )));
     }
     Ok(bytes)
 }
@@ -62,7 +64,8 @@ pub fn named(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Writes a proposal into a folder that must not be there yet.
 pub fn propose(dir: &Path, changed: &ChangedFiles, before: Option<&ImageFiles>) -> Result<(), Failure> {
-    let make = |dir: &Path| DirBuilder::new().mode(0o755).create(dir).map_err(Failure::file("make the folder", dir));
+    let make =
+        |dir: &Path| DirBuilder::new().mode(0o755).create(dir).map_err(Failure::file("make the folder", dir));
     make(dir)?;
     for (role, file) in &changed.0 {
         write_atomically(&dir.join(format!("{role}.json")), file, true)?;

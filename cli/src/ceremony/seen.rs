@@ -42,7 +42,8 @@ impl Seen {
             false => Record { format: FORMAT, ..Record::default() },
             true => {
                 let text = read_small(&path, LARGEST)?;
-                serde_json::from_str(&text).map_err(Failure::content("a memory of lists of releases", &path))?
+                serde_json::from_str(&text)
+                    .map_err(Failure::content("a memory of lists of releases", &path))?
             }
         };
         if record.format != FORMAT {
@@ -59,7 +60,8 @@ impl Seen {
         let empty = BTreeMap::new();
         let known = self.record.registries.get(registry).unwrap_or(&empty);
         for (role, (version, digest)) in known {
-            let file = files.and_then(|files| files.roles().find(|(held, _)| held == role)).map(|(_, file)| file);
+            let file =
+                files.and_then(|files| files.roles().find(|(held, _)| held == role)).map(|(_, file)| file);
             let shown = file.map_or(Ok(0), version_of)?;
             let why = if shown < *version {
                 format!("the registry shows version {shown} of `{role}`, version {version} was seen before")
@@ -88,8 +90,10 @@ impl Seen {
             roles.insert(role.to_owned(), (version_of(file)?, Digest::of(file)));
         }
         self.record.registries.insert(registry.to_owned(), roles);
-        let bytes = serde_json::to_vec(&self.record)
-            .map_err(|source| Failure::Internal { what: "cannot write what was seen", source: source.into() })?;
+        let bytes = serde_json::to_vec(&self.record).map_err(|source| Failure::Internal {
+            what: "cannot write what was seen",
+            source: source.into(),
+        })?;
         write_atomically(&self.path, &bytes, false)
     }
 }

@@ -61,7 +61,9 @@ pub fn standing(standing: &Standing) -> (Vec<String>, Value) {
         }));
     }
     for id in &standing.strangers {
-        lines.push(format!("a signature of {id} counts for nobody: no such key is named, or it is not over this"));
+        lines.push(format!(
+            "a signature of {id} counts for nobody: no such key is named, or it is not over this"
+        ));
     }
     (lines, json!({"needs": groups, "strangers": standing.strangers}))
 }

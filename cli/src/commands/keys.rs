@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use selvedge_signing::keyring::{self, RootFiles};
-use selvedge_signing::{Keyring, OnlineKeys, PublicKey, Signer as _, SigningKey};
+use selvedge_signing::{Keyring, OnlineKeys, PublicKey, SigningKey};
 use serde_json::{Value, json};
 
 use crate::ceremony::passphrase::PassphraseArgs;
@@ -30,6 +30,7 @@ pub enum Command {
         /// Encrypt it with a passphrase
         #[arg(long)]
         encrypt: bool,
+        /// Where passphrases come from.
         #[command(flatten)]
         passphrase: PassphraseArgs,
     },
@@ -40,6 +41,7 @@ pub enum Command {
         /// Encrypt the offline keys with a passphrase
         #[arg(long)]
         encrypt: bool,
+        /// Where passphrases come from.
         #[command(flatten)]
         passphrase: PassphraseArgs,
     },
@@ -48,6 +50,7 @@ pub enum Command {
         /// A key file (private or public), or the directory of a registry's keys
         #[arg(value_name = "FILE|DIR")]
         path: PathBuf,
+        /// Where passphrases come from.
         #[command(flatten)]
         passphrase: PassphraseArgs,
     },
@@ -108,14 +111,19 @@ fn new(
     }
     key.public_key().save(&public).map_err(making)?;
     let how = if encrypt { "encrypted" } else { "not encrypted" };
-    around.out.line(format!("the private key is in {} ({how}): keep it, and a copy elsewhere", file.display()));
+    around
+        .out
+        .line(format!("the private key is in {} ({how}): keep it, and a copy elsewhere", file.display()));
     around.out.line(format!("its public half is in {}: give that away", public.display()));
     tell(around, &public, &key.public_key())
 }
 
 fn show_one(around: &Surroundings<'_>, path: &Path, passphrase: &PassphraseArgs) -> Result<(), Failure> {
     if !path.exists() {
-        return Err(Failure::no_file(path, "`selvedge keys init DIR` and `selvedge keys new FILE` make keys"));
+        return Err(Failure::no_file(
+            path,
+            "`selvedge keys init DIR` and `selvedge keys new FILE` make keys",
+        ));
     }
     let key = match PublicKey::load(path) {
         Ok(key) => key,

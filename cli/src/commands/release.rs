@@ -2,21 +2,30 @@
 //! the package added, and hands it in.
 //!
 //! What the registry says that was released before is signed again, so it is verified first against
-//! the releaser's own root: a registry cannot slip a release in.
+//! the releaser's own root and compared with what was seen before: a registry can neither slip a
+//! release in nor have one forgotten. Where several people must sign, `--propose` writes the changed
+//! lists for the others, and `--signed` hands them in.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use reqwest::Method;
-use selvedge_package::trust::{ImageTargets, verify_targets};
+use selvedge_package::trust::{ImageFiles, ImageTargets, verify_image};
 use selvedge_package::{Bundle, Digest};
-use selvedge_signing::image::{ImageTarget, add_target};
-use selvedge_signing::keyring::RootFiles;
-use selvedge_signing::{Keyring, lifetimes};
-use serde_json::json;
+use selvedge_signing::image::ImageTarget;
+use selvedge_signing::roots::RootSpec;
+use selvedge_signing::tree::{ChangedFiles, add_release};
+use selvedge_signing::{SigningKey, lifetimes};
+use serde_json::{Value, json};
 
+use crate::ceremony::chain::{self, Which};
+use crate::ceremony::passphrase::PassphraseArgs;
+use crate::ceremony::seen::Seen;
+use crate::ceremony::{files, signers};
 use crate::client::Registry;
 use crate::clock;
 use crate::commands::Surroundings;
+use crate::commands::trust::texts;
 use crate::failure::Failure;
 use crate::keyring::failed;
 use crate::output::Output;
@@ -26,14 +35,29 @@ use crate::progress::Bytes;
 /// Sign a package and send it to the registry.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  selvedge release model.pkg --keys keys             (`selvedge keys init keys` made them)")]
+  selvedge release model.pkg --keys keys             (`selvedge keys init keys` made them)
+  selvedge release model.pkg --keys keys --key alice.pem --propose proposal
+  selvedge trust sign proposal --root image.root.json --key bob.pem
+  selvedge release model.pkg --keys keys --signed proposal")]
 pub struct Args {
     /// A package that `selvedge package` made
     #[arg(value_name = "PACKAGE")]
     pub package: PathBuf,
-    /// Directory of the keys that sign it
+    /// Directory of the registry's keys: its roots are trusted, and its offline keys sign
     #[arg(long, value_name = "DIR")]
     pub keys: PathBuf,
+    /// A private key that signs, in place of those in the directory; may be repeated
+    #[arg(long, value_name = "KEY.pem", conflicts_with = "signed")]
+    pub key: Vec<PathBuf>,
+    /// Hand nothing in: write what is signed so far into this folder, for others to sign
+    #[arg(long, value_name = "DIR", conflicts_with = "signed")]
+    pub propose: Option<PathBuf>,
+    /// Hand in what such a folder holds, signed by enough people
+    #[arg(long, value_name = "DIR")]
+    pub signed: Option<PathBuf>,
+    /// Where passphrases come from.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
 }
 
 /// Uploads, signs, releases.
@@ -42,7 +66,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let bundle = layout.bundle();
     let (name, version, release) =
         (&bundle.manifest().name, &bundle.manifest().version, bundle.manifest().release);
-    let signer = Signer::load(&args.keys)?;
+    let mut signer = Signer::load(args)?;
     let registry = around.registry()?;
 
     let previous = signer.previous(&registry).await?;
@@ -61,11 +85,15 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         return Ok(());
     }
     // Signed before anything is sent: what may not be released is told at once.
-    let targets = signer.sign(&previous, bundle)?;
+    let changed = match &args.signed {
+        Some(dir) => signer.handed(&previous, bundle, files::proposal(dir)?)?,
+        None => signer.sign(&previous, bundle, args.propose.is_some())?,
+    };
+    if let Some(dir) = &args.propose {
+        return proposed(around, &signer, dir, &previous, &changed, bundle);
+    }
     let sent = upload(around.out, &registry, &layout).await?;
-    let text = String::from_utf8(targets)
-        .map_err(|source| Failure::Internal { what: "signed metadata is not text", source: source.into() })?;
-    let body = json!({"package": bundle.digest(), "roles": {"targets": text}});
+    let body = json!({"package": bundle.digest(), "roles": texts(&changed.0)?});
     let row = registry
         .call(
             &format!("release {name} {version} r{release}"),
@@ -74,9 +102,47 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
             Some(&body),
         )
         .await?;
+    signer.seen.keep(registry.address(), &changed.on(previous.files.as_ref()))?;
     around.out.value(&json!({"release": row, "uploaded_bytes": sent, "already": false}));
     around.out.line(format!("{name} {version} r{release} is released"));
     around.out.line(format!("`selvedge deploy {name}@r{release} --target NAME` assigns it"));
+    Ok(())
+}
+
+fn proposed(
+    around: &Surroundings<'_>,
+    signer: &Signer,
+    dir: &Path,
+    previous: &Previous,
+    changed: &ChangedFiles,
+    bundle: &Bundle,
+) -> Result<(), Failure> {
+    files::propose(dir, changed, previous.files.as_ref())?;
+    let names: Vec<&String> = changed.0.keys().collect();
+    let signed = changed.on(previous.files.as_ref());
+    let complete = verify_image(&signer.root, &signed, clock::now()).is_ok();
+    let manifest = bundle.manifest();
+    around.out.line(format!(
+        "{} {} r{} is proposed in {}",
+        manifest.name,
+        manifest.version,
+        manifest.release,
+        dir.display()
+    ));
+    if !complete {
+        around.out.line(format!(
+            "each who must sign: selvedge trust sign {} --root THEIR-COPY-OF-image.root.json --key KEY.pem",
+            dir.display()
+        ));
+    }
+    around.out.line(format!(
+        "then: selvedge release PACKAGE --keys {} --signed {}",
+        signer.dir.display(),
+        dir.display()
+    ));
+    around
+        .out
+        .value(&json!({"folder": dir, "lists": names, "complete": complete, "digest": bundle.digest()}));
     Ok(())
 }
 
@@ -100,16 +166,20 @@ async fn upload(out: Output, registry: &Registry, layout: &Layout) -> Result<u64
     Ok(total)
 }
 
-/// The keys of a releaser, with the root that they belong to.
+/// Who releases: keys, the root that they belong to, and what was seen of the registry.
 struct Signer {
-    keys: Keyring,
+    keys: Vec<SigningKey>,
     root: Vec<u8>,
     dir: PathBuf,
+    named: Vec<PathBuf>,
+    passphrase: PassphraseArgs,
+    seen: Seen,
 }
 
 /// What was released before, as signed and as read.
+#[derive(Default)]
 struct Previous {
-    bytes: Option<Vec<u8>>,
+    files: Option<ImageFiles>,
     read: Option<ImageTargets>,
     /// The registry's own root. It is not trusted; what it refuses, the registry will refuse.
     root: Option<Vec<u8>>,
@@ -128,59 +198,147 @@ impl Previous {
 }
 
 impl Signer {
-    fn load(dir: &Path) -> Result<Self, Failure> {
-        let reading = |error| failed(format!("read the keys in {}", dir.display()), error);
-        let keys = Keyring::load(dir).map_err(reading)?;
-        let root = RootFiles::load(&dir.join("roots")).map_err(reading)?.image;
-        Ok(Self { keys, root, dir: dir.to_owned() })
+    fn load(args: &Args) -> Result<Self, Failure> {
+        let mut signer = Self {
+            keys: Vec::new(),
+            root: chain::held(&args.keys)?.image,
+            dir: args.keys.clone(),
+            named: args.key.clone(),
+            passphrase: args.passphrase.clone(),
+            seen: Seen::load(&args.keys)?,
+        };
+        if args.signed.is_none() {
+            signer.take_keys(args.propose.is_some())?;
+        }
+        Ok(signer)
     }
 
-    async fn previous(&self, registry: &Registry) -> Result<Previous, Failure> {
+    /// The keys that sign; none will do only for a proposal.
+    fn take_keys(&mut self, none_will_do: bool) -> Result<(), Failure> {
+        let role = RootSpec::read(&self.root)
+            .map_err(|error| failed(format!("read the roots in {}", self.dir.display()), error))?
+            .targets;
+        self.keys = signers::releasers(&self.dir, &self.named, &role, &self.passphrase)?;
+        if self.keys.is_empty() && !none_will_do {
+            return Err(Failure::missing(
+                format!("{} has no key that signs releases", self.dir.join("offline").display()),
+                "`selvedge keys init DIR` makes one; where people hold their own, say --key KEY.pem, or --propose DIR",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn previous(&mut self, registry: &Registry) -> Result<Previous, Failure> {
         let answer = registry.get("show what was released", "/v1/trust/image").await?;
-        let text = |key: &str| {
-            answer.get(key).and_then(serde_json::Value::as_str).map(|text| text.as_bytes().to_vec())
-        };
-        let root = text("root");
-        let targets = answer["roles"]["targets"].as_str().map(|text| text.as_bytes().to_vec());
-        let Some(bytes) = targets else {
-            return Ok(Previous { bytes: None, read: None, root });
-        };
-        // Its age is no matter here: a list that expired is exactly what a new signature renews.
-        let read = verify_targets(&self.root, &bytes, jiff::Timestamp::UNIX_EPOCH).map_err(|source| {
-            Failure::Untrusted {
-                what: "what the registry says was released is not signed by the keys of this directory"
-                    .to_owned(),
-                advice: format!("check that {} holds the keys of this registry", self.dir.display()),
-                source: Some(source.into()),
+        let root = answer["root"].as_str().map(|text| text.as_bytes().to_vec());
+        if root.as_ref().is_some_and(|root| *root != self.root) {
+            // Keys were rotated since: followed as a device would, or not at all.
+            if let Ok(newest) = chain::newest(&self.dir, registry, Which::Image).await {
+                self.root = newest;
             }
-        })?;
-        Ok(Previous { bytes: Some(bytes), read: Some(read), root })
+        }
+        let Some(files) = read_files(&answer) else {
+            self.seen.check(registry.address(), None)?;
+            return Ok(Previous { root, ..Previous::default() });
+        };
+        let read = verified(&self.root, &files, &self.dir)?;
+        self.seen.check(registry.address(), Some(&files))?;
+        Ok(Previous { files: Some(files), read: Some(read), root })
     }
 
-    /// The list of releases with one more, and the proof that devices will take it.
-    fn sign(&self, previous: &Previous, bundle: &Bundle) -> Result<Vec<u8>, Failure> {
+    /// The lists with one release more, and the proof that devices will take them; for a proposal
+    /// without that.
+    fn sign(&self, previous: &Previous, bundle: &Bundle, proposal: bool) -> Result<ChangedFiles, Failure> {
         let target = ImageTarget::of(bundle);
-        let now = clock::now();
-        let expires = lifetimes::expiry(now, lifetimes::IMAGE_TARGETS);
-        let signed = add_target(previous.bytes.as_deref(), &target, expires, &[&self.keys.image_targets])
+        let expires = lifetimes::expiry(clock::now(), lifetimes::IMAGE_TARGETS);
+        let keys = signers::dynamic(&self.keys);
+        let changed = add_release(&self.root, previous.files.as_ref(), &target, expires, &keys)
             .map_err(|error| failed(format!("sign {}", target.name()), error))?;
-        verify_targets(&self.root, &signed, now).map_err(|source| Failure::Untrusted {
+        if !proposal {
+            self.prove(previous, &changed)?;
+        }
+        Ok(changed)
+    }
+
+    /// What others have signed: it must be complete, list this package, and nothing else anew.
+    fn handed(
+        &self,
+        previous: &Previous,
+        bundle: &Bundle,
+        roles: BTreeMap<String, Vec<u8>>,
+    ) -> Result<ChangedFiles, Failure> {
+        let changed = ChangedFiles(roles);
+        let read = self.prove(previous, &changed)?;
+        let target = ImageTarget::of(bundle);
+        let before = previous.read.iter().flat_map(|read| &read.releases);
+        let before: Vec<_> = before.collect();
+        let new: Vec<_> = read.releases.iter().filter(|one| !before.contains(one)).collect();
+        let exact = matches!(new.as_slice(), [one] if one.target == target.name()
+            && one.digest == target.digest && one.length == target.length && one.custom == target.custom);
+        if exact && read.releases.len() == before.len() + 1 {
+            return Ok(changed);
+        }
+        Err(Failure::Conflict {
+            what: format!("the signed lists do not add exactly {} to what is released now", target.name()),
+            advice: "somebody released in the meantime, or it is another package: propose it again"
+                .to_owned(),
+        })
+    }
+
+    fn prove(&self, previous: &Previous, changed: &ChangedFiles) -> Result<ImageTargets, Failure> {
+        let (files, now) = (changed.on(previous.files.as_ref()), clock::now());
+        let read = verify_image(&self.root, &files, now).map_err(|source| Failure::Untrusted {
             what: "no device would take what these keys sign".to_owned(),
             advice: format!(
-                "{} must hold the root that names these keys, and it must not be expired",
+                "{} must hold the root that names these keys, and it must not be expired; where several people must \
+                 sign, --propose DIR writes it for the others; lists that have expired are renewed by `selvedge trust renew`",
                 self.dir.join("roots").display()
             ),
             source: Some(source.into()),
         })?;
         if let Some(root) = &previous.root {
-            verify_targets(root, &signed, now).map_err(|source| Failure::Untrusted {
+            verify_image(root, &files, now).map_err(|source| Failure::Untrusted {
                 what: "the registry trusts other keys than these".to_owned(),
                 advice: format!("check that {} holds the keys of this registry", self.dir.display()),
                 source: Some(source.into()),
             })?;
         }
-        Ok(signed)
+        Ok(read)
     }
+}
+
+/// What was released, verified and not older than what was seen; `None` where nothing was.
+pub async fn previous(
+    registry: &Registry,
+    root: &[u8],
+    keys: &Path,
+    seen: &Seen,
+) -> Result<Option<ImageFiles>, Failure> {
+    let answer = registry.get("show what was released", "/v1/trust/image").await?;
+    let files = read_files(&answer);
+    if let Some(files) = &files {
+        verified(root, files, keys)?;
+    }
+    seen.check(registry.address(), files.as_ref())?;
+    Ok(files)
+}
+
+fn read_files(answer: &Value) -> Option<ImageFiles> {
+    let roles = answer.get("roles")?.as_object()?;
+    let mut files = ImageFiles::default();
+    for (role, file) in roles {
+        files.set(role, file.as_str()?.as_bytes().to_vec());
+    }
+    (!files.targets.is_empty()).then_some(files)
+}
+
+fn verified(root: &[u8], files: &ImageFiles, keys: &Path) -> Result<ImageTargets, Failure> {
+    // Its age is no matter here: a list that expired is exactly what a new signature renews.
+    verify_image(root, files, jiff::Timestamp::UNIX_EPOCH).map_err(|source| Failure::Untrusted {
+        what: "what the registry says was released is not signed by the keys of this directory".to_owned(),
+        advice: format!("check that {} holds the keys of this registry", keys.display()),
+        source: Some(source.into()),
+    })
 }
 
 #[cfg(test)]
@@ -212,27 +370,40 @@ mod tests {
         builder.build().unwrap().bundle
     }
 
-    fn read(signer: &Signer, bytes: Vec<u8>) -> Previous {
-        let read = verify_targets(&signer.root, &bytes, clock::now()).unwrap();
-        Previous { bytes: Some(bytes), read: Some(read), root: None }
+    fn made(dir: &Path) -> Signer {
+        let args = Args {
+            package: PathBuf::new(),
+            keys: dir.to_owned(),
+            key: Vec::new(),
+            propose: None,
+            signed: None,
+            passphrase: PassphraseArgs::default(),
+        };
+        Signer::load(&args).unwrap()
+    }
+
+    fn read(signer: &Signer, changed: ChangedFiles) -> Previous {
+        let files = changed.on(None);
+        let read = verify_image(&signer.root, &files, clock::now()).unwrap();
+        Previous { files: Some(files), read: Some(read), root: None }
     }
 
     #[test]
     fn a_counter_only_grows_and_the_same_again_is_known() {
         let dir = tempfile::tempdir().unwrap();
         super::super::keys::init(dir.path()).unwrap();
-        let signer = Signer::load(dir.path()).unwrap();
-        let none = Previous { bytes: None, read: None, root: None };
-        let first = read(&signer, signer.sign(&none, &bundle("1.0.0", 2)).unwrap());
+        let signer = made(dir.path());
+        let none = Previous::default();
+        let first = read(&signer, signer.sign(&none, &bundle("1.0.0", 2), false).unwrap());
         assert!(first.has(&bundle("1.0.0", 2)) && !first.has(&bundle("1.0.1", 2)));
         for (version, release) in [("1.0.0", 3), ("1.0.1", 2), ("1.0.1", 1)] {
             assert_eq!(
-                signer.sign(&first, &bundle(version, release)).unwrap_err().exit(),
+                signer.sign(&first, &bundle(version, release), false).unwrap_err().exit(),
                 Exit::Conflict,
                 "{version} r{release}"
             );
         }
-        assert!(signer.sign(&first, &bundle("1.0.1", 3)).is_ok());
+        assert!(signer.sign(&first, &bundle("1.0.1", 3), false).is_ok());
     }
 
     /// A mock of the registry's blobs: keeps what is sent, and answers HEAD with the length that it has.
@@ -304,11 +475,11 @@ mod tests {
         for dir in [&dir, &other] {
             super::super::keys::init(dir.path()).unwrap();
         }
-        let mut signer = Signer::load(dir.path()).unwrap();
-        let root = std::mem::replace(&mut signer.root, Signer::load(other.path()).unwrap().root);
-        let none = Previous { bytes: None, read: None, root: None };
-        assert_eq!(signer.sign(&none, &bundle("1.0.0", 1)).unwrap_err().exit(), Exit::Untrusted);
+        let mut signer = made(dir.path());
+        let root = std::mem::replace(&mut signer.root, made(other.path()).root);
+        let none = Previous::default();
+        assert_eq!(signer.sign(&none, &bundle("1.0.0", 1), false).unwrap_err().exit(), Exit::Untrusted);
         let theirs = Previous { root: Some(std::mem::replace(&mut signer.root, root)), ..none };
-        assert_eq!(signer.sign(&theirs, &bundle("1.0.0", 1)).unwrap_err().exit(), Exit::Untrusted);
+        assert_eq!(signer.sign(&theirs, &bundle("1.0.0", 1), false).unwrap_err().exit(), Exit::Untrusted);
     }
 }

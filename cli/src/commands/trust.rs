@@ -10,6 +10,8 @@ mod rotate;
 mod show;
 mod sign;
 
+pub use publish::texts;
+
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 

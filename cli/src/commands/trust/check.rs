@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use selvedge_signing::metadata;
 use selvedge_signing::roots::RootSpec;
 use selvedge_signing::signatures::standing;
-use selvedge_signing::metadata;
 use serde_json::json;
 
 use super::sign::succeeds;
@@ -43,7 +43,13 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
         let first = head.role == "root" && head.version == 1;
         let root = root.as_deref().filter(|_| !first);
         let stands = standing(&bytes, root).map_err(reading)?;
-        around.out.line(format!("{}: {} version {}, expires {}", path.display(), head.role, head.version, head.expires));
+        around.out.line(format!(
+            "{}: {} version {}, expires {}",
+            path.display(),
+            head.role,
+            head.version,
+            head.expires
+        ));
         let mut changes = Vec::new();
         if let (Some(root), "root") = (root, head.role.as_str()) {
             let before = RootSpec::read(root).map_err(reading)?;
@@ -84,7 +90,8 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
         None => Ok(()),
         Some(what) => Err(Failure::Untrusted {
             what,
-            advice: "those who have not signed add theirs: `selvedge trust sign FILE --key KEY.pem`".to_owned(),
+            advice: "those who have not signed add theirs: `selvedge trust sign FILE --key KEY.pem`"
+                .to_owned(),
             source: None,
         }),
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use selvedge_signing::keyring::{self, RootFiles};
 use selvedge_signing::lifetimes::expiry;
 use selvedge_signing::roots::{RoleKeys, RootSpec, unsigned_root};
-use selvedge_signing::{OnlineKeys, PublicKey, Signer as _};
+use selvedge_signing::{OnlineKeys, PublicKey};
 use serde_json::json;
 
 use super::rotate::Lifetime;

@@ -73,11 +73,15 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     }
     if let Some(lists) = left {
         let body = json!({"roles": texts(lists)?});
-        registry.call("take the lists that were signed again", Method::POST, "/v1/trust/image", Some(&body)).await?;
+        registry
+            .call("take the lists that were signed again", Method::POST, "/v1/trust/image", Some(&body))
+            .await?;
         let names: Vec<&str> = lists.keys().map(String::as_str).collect();
         around.out.line(format!("signed again and handed in: {}", names.join(", ")));
     }
-    around.out.value(&json!({"roots": rows, "lists": lists.map(|lists| lists.into_keys().collect::<Vec<_>>())}));
+    around
+        .out
+        .value(&json!({"roots": rows, "lists": lists.map(|lists| lists.into_keys().collect::<Vec<_>>())}));
     Ok(())
 }
 
@@ -98,7 +102,12 @@ fn which(path: &std::path::Path, said: Option<&str>, asked: Option<Which>) -> Re
 }
 
 /// A device that trusts the registry's newest root must follow to this one.
-async fn check(registry: &Registry, which: Which, path: &std::path::Path, bytes: &[u8]) -> Result<(), Failure> {
+async fn check(
+    registry: &Registry,
+    which: Which,
+    path: &std::path::Path,
+    bytes: &[u8],
+) -> Result<(), Failure> {
     let published = chain::published(registry, which).await?;
     let Some(newest) = published.last() else { return Ok(()) };
     if newest == bytes {

@@ -44,6 +44,7 @@ pub struct Args {
     /// Do not hand it in: write what is signed so far into this folder, for others to sign
     #[arg(long, value_name = "DIR")]
     pub propose: Option<PathBuf>,
+    /// Where passphrases come from.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -81,7 +82,11 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         around.out.line(format!("{} lists are in {}: {}", names.len(), dir.display(), names.join(", ")));
         let signed = changed.on(Some(&held));
         let complete = verify_image(authority, &signed, now).is_ok();
-        around.out.line(if complete { "they are complete" } else { "others must sign them: `selvedge trust sign`" });
+        around.out.line(if complete {
+            "they are complete"
+        } else {
+            "others must sign them: `selvedge trust sign`"
+        });
         around.out.value(&json!({"folder": dir, "lists": names, "complete": complete, "handed_in": false}));
         return Ok(());
     }
@@ -92,7 +97,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         source: Some(source.into()),
     })?;
     let body = json!({"roles": texts(&changed.0)?});
-    registry.call("take the lists that were signed again", Method::POST, "/v1/trust/image", Some(&body)).await?;
+    registry
+        .call("take the lists that were signed again", Method::POST, "/v1/trust/image", Some(&body))
+        .await?;
     seen.keep(registry.address(), &signed)?;
     around.out.line(format!("signed again until {}: {}", renewal.expires, names.join(", ")));
     around.out.value(&json!({"lists": names, "expires": renewal.expires, "handed_in": true}));

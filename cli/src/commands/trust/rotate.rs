@@ -46,6 +46,7 @@ pub struct Args {
     /// A private key to sign it with at once; may be repeated
     #[arg(long, value_name = "KEY.pem")]
     pub key: Vec<PathBuf>,
+    /// Where passphrases come from.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -150,7 +151,8 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
 }
 
 fn change(next: &mut RootSpec, args: &Args) -> Result<(), Failure> {
-    let missing = |role: &str| Failure::usage(format!("there is no role {role}"), "root, targets, snapshot, timestamp");
+    let missing =
+        |role: &str| Failure::usage(format!("there is no role {role}"), "root, targets, snapshot, timestamp");
     for Of { role, what } in &args.remove_key {
         let keys = next.role_mut(role).ok_or_else(|| missing(role))?;
         let mut found = Vec::new();
@@ -186,7 +188,9 @@ fn change(next: &mut RootSpec, args: &Args) -> Result<(), Failure> {
         if keys.threshold == 0 || keys.threshold > keys.keys.len() as u64 {
             return Err(Failure::usage(
                 format!("{} of {} keys could never sign for {role}", keys.threshold, keys.keys.len()),
-                format!("add keys with --add-key {role}=FILE.pub, or change the number with --threshold {role}=N"),
+                format!(
+                    "add keys with --add-key {role}=FILE.pub, or change the number with --threshold {role}=N"
+                ),
             ));
         }
     }
@@ -197,7 +201,8 @@ fn change(next: &mut RootSpec, args: &Args) -> Result<(), Failure> {
 fn warnings(repository: Which, next: &RootSpec) -> Vec<String> {
     let mut said = Vec::new();
     for (role, keys) in next.roles() {
-        let online = role == "snapshot" || role == "timestamp" || (repository == Which::Director && role == "targets");
+        let online =
+            role == "snapshot" || role == "timestamp" || (repository == Which::Director && role == "targets");
         if online && keys.threshold > 1 {
             said.push(format!("{role} is signed by the registry alone, which has one key for it: it will refuse {} signatures", keys.threshold));
         }

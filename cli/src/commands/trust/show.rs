@@ -49,8 +49,12 @@ fn one(name: &str, bytes: &[u8]) -> Result<(Vec<String>, Value), Failure> {
         ("targets", _) => ", its releases are in bins".to_owned(),
         _ => String::new(),
     };
-    let lines = vec![format!("{name}: {} version {}, expires {}{what}", head.role, head.version, head.expires)];
-    Ok((lines, json!({"name": name, "role": head.role, "version": head.version, "expires": head.expires, "releases": count})))
+    let lines =
+        vec![format!("{name}: {} version {}, expires {}{what}", head.role, head.version, head.expires)];
+    Ok((
+        lines,
+        json!({"name": name, "role": head.role, "version": head.version, "expires": head.expires, "releases": count}),
+    ))
 }
 
 async fn registry(around: &Surroundings<'_>) -> Result<(), Failure> {
@@ -73,7 +77,9 @@ async fn registry(around: &Surroundings<'_>) -> Result<(), Failure> {
             around.out.line(line);
         }
         let expires = row["expires"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
-        if expires.is_some_and(|at| at.duration_since(clock::now()) < jiff::SignedDuration::from_hours(24 * 30)) {
+        if expires
+            .is_some_and(|at| at.duration_since(clock::now()) < jiff::SignedDuration::from_hours(24 * 30))
+        {
             around.out.note(format!("{role} expires soon: `selvedge trust renew` signs it again"));
         }
         lists.push(row);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_signing::roots::{self, RootSpec};
 use selvedge_signing::signatures::{Standing, add, standing};
-use selvedge_signing::{PublicKey, Signer as _, metadata};
+use selvedge_signing::{PublicKey, metadata};
 use serde_json::{Value, json};
 
 use super::list;
@@ -36,6 +36,7 @@ pub struct Args {
     /// Only show it
     #[arg(long)]
     pub dry_run: bool,
+    /// Where passphrases come from.
     #[command(flatten)]
     pub passphrase: PassphraseArgs,
 }
@@ -142,12 +143,16 @@ pub fn succeeds(path: &Path, bytes: &[u8], root: &[u8]) -> Result<(), Failure> {
         return Ok(());
     }
     let held = metadata::head(root).map_err(|error| failed("read the root that is in force", error))?;
-    let (ours, theirs) = (roots::repository(bytes).map_err(reading)?, roots::repository(root).map_err(reading)?);
+    let (ours, theirs) =
+        (roots::repository(bytes).map_err(reading)?, roots::repository(root).map_err(reading)?);
     if let (Some(ours), Some(theirs)) = (ours, theirs)
         && ours != theirs
     {
         return Err(Failure::Untrusted {
-            what: format!("{} is a root of the {ours} repository, the one in force of the {theirs} repository", path.display()),
+            what: format!(
+                "{} is a root of the {ours} repository, the one in force of the {theirs} repository",
+                path.display()
+            ),
             advice: "do not sign or publish it for the other repository".to_owned(),
             source: None,
         });
@@ -161,7 +166,8 @@ pub fn succeeds(path: &Path, bytes: &[u8], root: &[u8]) -> Result<(), Failure> {
                 held.version,
                 held.version + 1
             ),
-            advice: "check --root: it must be the newest one; `selvedge trust show` shows that of a registry".to_owned(),
+            advice: "check --root: it must be the newest one; `selvedge trust show` shows that of a registry"
+                .to_owned(),
             source: None,
         });
     }
@@ -172,7 +178,13 @@ fn show(around: &Surroundings<'_>, sheet: &Sheet, root: Option<&[u8]>) -> Result
     let head = &sheet.stands.head;
     let path = &sheet.path;
     let reading = |error| failed(format!("read {}", path.display()), error);
-    around.out.line(format!("{}: {} version {}, expires {}", path.display(), head.role, head.version, head.expires));
+    around.out.line(format!(
+        "{}: {} version {}, expires {}",
+        path.display(),
+        head.role,
+        head.version,
+        head.expires
+    ));
     let mut changes = Vec::new();
     if head.role == "root" {
         let (lines, _) = words::root(&sheet.bytes)?;
@@ -188,7 +200,9 @@ fn show(around: &Surroundings<'_>, sheet: &Sheet, root: Option<&[u8]>) -> Result
             }
         }
     }
-    Ok(json!({"file": path, "role": head.role, "version": head.version, "expires": head.expires, "changes": changes}))
+    Ok(
+        json!({"file": path, "role": head.role, "version": head.version, "expires": head.expires, "changes": changes}),
+    )
 }
 
 /// What the lists among the sheets add to what was released.
