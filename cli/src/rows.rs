@@ -76,6 +76,20 @@ pub struct Target {
     /// Whether its key is registered.
     #[serde(default)]
     pub enrolled: bool,
+    /// When it was revoked (RFC 3339).
+    #[serde(default)]
+    pub revoked_at: Option<String>,
+    /// The newest certificate of its own.
+    #[serde(default)]
+    pub certificate: Option<Certificate>,
+}
+
+/// A device's certificate.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Certificate {
+    /// When it ends (RFC 3339).
+    #[serde(default)]
+    pub expires_at: Option<String>,
 }
 
 /// One assignment.

@@ -7,6 +7,7 @@ use selvedge_package::DeviceId;
 use tokio::sync::Notify;
 
 use crate::blobs::Blobs;
+use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::notices::Notices;
 use crate::presence::Presences;
@@ -34,8 +35,8 @@ pub struct App {
     pub remote: Remote,
     /// Whose desired state changed.
     pub changed: Changed,
-    /// The broker's address as devices are told.
-    pub broker: String,
+    /// Certificates, and what devices are told of the broker.
+    pub credentials: Credentials,
 }
 
 impl App {

@@ -13,6 +13,8 @@ use crate::store::presence::ALLOWED_SILENCE_MS;
 /// How a target is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
+    /// People have revoked it.
+    Revoked,
     /// No device has registered its key.
     WaitingForEnrolment,
     /// A device with another key was refused lately, and the enrolled one has not reported since.
@@ -34,6 +36,7 @@ pub enum Health {
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Revoked => "revoked",
             Self::WaitingForEnrolment => "waiting-for-enrolment",
             Self::EnrolmentRefused => "enrolment-refused",
             Self::NeverHeard => "never-heard",

@@ -3,13 +3,15 @@
 //! A request comes in through `rest` or `devices` (MQTT), changes `store` and `blobs`, and what
 //! devices shall run is signed in `trust`. It never holds a key that releases packages, serves no
 //! blob to a device that does not need it, and answers nobody without the token. `broker` is the
-//! embedded MQTT broker for one machine, `pki` the registry's own certificate authority. Time is read in `clock` alone.
+//! embedded MQTT broker for one machine, `pki` the registry's own certificate authority, `credentials`
+//! what it has issued to devices. Time is read in `clock` alone.
 
 pub mod app;
 pub mod blobs;
 #[cfg(feature = "embedded-broker")]
 pub mod broker;
 pub mod clock;
+pub mod credentials;
 pub mod devices;
 pub mod durable;
 pub mod error;

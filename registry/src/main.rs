@@ -40,6 +40,16 @@ struct Serve {
     /// The MQTT broker; devices are told the same.
     #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
     broker: String,
+    /// File with the authorities of an mqtts broker's certificate; by default the registry's own
+    /// authority (`selvedge-registry pki`).
+    #[arg(long, value_name = "FILE")]
+    broker_ca: Option<PathBuf>,
+    /// The name in the broker's certificate, where it is not the host in its address.
+    #[arg(long, value_name = "NAME")]
+    broker_name: Option<String>,
+    /// Days that a device's certificate is good for; devices renew it at two thirds.
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    certificate_days: u64,
     /// MQTT client id, unique on the broker; by default one of its own, kept in the data directory.
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
@@ -129,6 +139,9 @@ impl Serve {
             data: self.data,
             listen: self.listen,
             broker: self.broker,
+            broker_ca: self.broker_ca,
+            broker_name: self.broker_name,
+            certificates: std::time::Duration::from_secs(self.certificate_days * 24 * 3600),
             client_id: self.client_id,
             online_keys: self.online_keys,
             roots: self.roots,

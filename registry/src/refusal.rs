@@ -263,6 +263,17 @@ pub enum Refusal {
         /// What is wrong with it.
         why: String,
     },
+    /// The target was revoked.
+    #[error(
+        "{target} is revoked; `selvedge target enrol {target} --again` makes a file by which it comes back"
+    )]
+    Revoked {
+        /// Which target.
+        target: DeviceId,
+    },
+    /// Nothing can be signed for devices yet.
+    #[error("nothing was released yet, so that nothing can be signed for a device")]
+    NothingReleased,
     /// A setting that the package does not declare, or one that is too long.
     #[error("the setting `{key}` is refused: {why}")]
     Setting {
@@ -329,6 +340,8 @@ impl Refusal {
             Self::Unsupported { .. } => (422, "unsupported"),
             Self::Declined { .. } => (502, "refused"),
             Self::BadAnswer { .. } => (502, "bad-answer"),
+            Self::Revoked { .. } => (409, "revoked"),
+            Self::NothingReleased => (409, "nothing-released"),
             Self::Setting { .. } => (422, "setting"),
             Self::Unfit { .. } => (422, "unfit"),
             Self::Fault(_) => (500, "internal"),

@@ -13,11 +13,13 @@ use tokio::sync::watch;
 use crate::app::{App, Changed};
 use crate::blobs::{self, Blobs};
 use crate::clock;
+use crate::credentials::{Broker, Credentials};
 use crate::devices::outgoing::Outgoing;
 use crate::devices::{self, Devices};
 use crate::durable::{self, Access};
 use crate::error::Error;
 use crate::notices::Notices;
+use crate::pki::{self, Authority};
 use crate::presence::Presences;
 use crate::remote::Remote;
 use crate::rest::{self, server, token::Token};
@@ -39,8 +41,14 @@ pub struct Options {
     pub data: PathBuf,
     /// Loopback address of the REST interface; port 0 picks a free one.
     pub listen: SocketAddr,
-    /// The broker, as `mqtt://host:port`; devices are told the same.
+    /// The broker, as `mqtt://host:port` or `mqtts://host:port`; devices are told the same.
     pub broker: String,
+    /// File with the authorities of the broker's certificate; `None`: the registry's own.
+    pub broker_ca: Option<PathBuf>,
+    /// The name in the broker's certificate, where it is not the one in its address.
+    pub broker_name: Option<String>,
+    /// How long a device's certificate is good for.
+    pub certificates: Duration,
     /// MQTT client id; one registry for each id and broker. `None`: one of its own, kept with the data.
     pub client_id: Option<String>,
     /// Folder with the online keys.
@@ -64,7 +72,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     durable::private_directory(&options.data)?;
     let _lock = durable::lock(&options.data.join("lock")).await?;
     let client_id = client_id(&options)?;
-    let app = open(&options).await?;
+    let app = open(&options, broker.is_tls()).await?;
     check_audit(&app);
 
     let (stopping, stopped) = watch::channel(false);
@@ -74,6 +82,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     mqtt.maximum_packet = PACKET;
     mqtt.outbox = QueueLimit { messages: 8192, bytes: 64 << 20 };
     mqtt.inbox = QueueLimit { messages: 4096, bytes: 16 << 20 };
+    mqtt.tls = app.credentials.tls()?;
     let (handle, inbox) = Client::start(mqtt).map_err(|error| unusable(error.to_string()))?;
     let outgoing = Arc::new(Outgoing::new(handle));
     app.remote.open(Arc::clone(&outgoing));
@@ -139,7 +148,7 @@ fn client_id(options: &Options) -> Result<String, Error> {
     Ok(id)
 }
 
-async fn open(options: &Options) -> Result<Arc<App>, Error> {
+async fn open(options: &Options, tls: bool) -> Result<Arc<App>, Error> {
     let store = Store::open(&options.data.join("registry.sqlite")).await?;
     let trust = trust::Options {
         online_keys: options.online_keys.clone(),
@@ -148,6 +157,17 @@ async fn open(options: &Options) -> Result<Arc<App>, Error> {
         lifetimes: options.lifetimes,
     };
     let trust = Trust::open(&trust, &store, clock::now()).await?;
+    let now = clock::now();
+    let authority = Authority::open_or_create(&pki::folder(&options.data), now)?;
+    let broker = Broker {
+        url: options.broker.clone(),
+        tls,
+        ca: options.broker_ca.clone(),
+        name: options.broker_name.clone(),
+        lifetime: options.certificates,
+    };
+    let credentials = Credentials::open(authority, broker)?;
+    credentials.write(&store, now).await?;
     Ok(Arc::new(App {
         blobs: Blobs::open(&options.data, blobs::Limits::default())?,
         trust,
@@ -156,7 +176,7 @@ async fn open(options: &Options) -> Result<Arc<App>, Error> {
         notices: Notices::default(),
         remote: Remote::default(),
         changed: Changed::default(),
-        broker: options.broker.clone(),
+        credentials,
         store,
     }))
 }

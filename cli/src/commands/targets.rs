@@ -51,7 +51,10 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 
 /// `online`, `offline since …`, `not enrolled`, with the health where it is not good.
 pub fn condition(target: &Target) -> String {
-    let mut text = if target.online {
+    let mut text = if let Some(at) = &target.revoked_at {
+        // Whatever it was before, it does not count.
+        return format!("revoked {}", moment(at));
+    } else if target.online {
         "online".to_owned()
     } else if let Some(heard) = &target.last_heard {
         format!("offline, heard {}", moment(heard))
@@ -88,6 +91,16 @@ fn show(out: Output, target: &Target) {
     out.line(format!("{} ({}), {}", target.name, target.kind, condition(target)));
     if let Some(refused) = target.reported.as_ref().and_then(|state| state.refused.as_ref()) {
         out.line(format!("refuses its desired state: {refused}"));
+    }
+    if let Some(end) = target.certificate.as_ref().and_then(|certificate| certificate.expires_at.as_ref()) {
+        out.line(format!("certificate: until {}", moment(end)));
+    }
+    match target.reported.as_ref().and_then(|state| state.fresh) {
+        Some(true) => out.line("desired state: accepted, and proven fresh since the agent's last start"),
+        Some(false) => {
+            out.line("desired state: accepted without proof of freshness since the agent's last start")
+        }
+        None => {}
     }
     if !target.labels.is_empty() {
         out.line(format!("labels: {}", pairs(&target.labels)));

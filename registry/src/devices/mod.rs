@@ -57,6 +57,8 @@ pub struct Devices {
     told: BTreeMap<DeviceId, Told>,
     /// Requests to be enrolled, for each target and of all others together.
     asks: BTreeMap<DeviceId, Bucket>,
+    /// New certificates, for each target.
+    certified: BTreeMap<DeviceId, Bucket>,
     strangers: Bucket,
     noise: Noise,
 }
@@ -80,6 +82,7 @@ impl Devices {
             outgoing,
             told: BTreeMap::new(),
             asks: BTreeMap::new(),
+            certified: BTreeMap::new(),
             strangers: enrol::strangers(now),
             noise: Noise::new(now),
         }
@@ -256,6 +259,10 @@ impl Devices {
             tracing::debug!(%device, "the birth of an unknown device is dropped");
             return Ok(());
         };
+        if target.revoked_ms.is_some() {
+            tracing::debug!(%device, "the birth of a revoked device is dropped");
+            return Ok(());
+        }
         // Births are not signed, reports are: only an epoch that a report proved makes older births
         // late copies. Otherwise one forged birth could silence a device for ever.
         if epoch < target.proven_epoch {
@@ -319,6 +326,7 @@ impl Devices {
     async fn refresh(&mut self) -> Result<(), Error> {
         let now = clock::now();
         self.app.trust.refresh_image(&self.app.store, now).await?;
+        self.app.credentials.write(&self.app.store, now).await?;
         for device in self.app.store.enrolled().await? {
             let stale = match self.app.store.directed(&device).await? {
                 Some(directed) => directed.past_half(now.as_millisecond()),

@@ -80,6 +80,10 @@ pub async fn keep(
             change.set_floors(device, &floors).await?;
             decides = true;
         }
+        // The enrolled device has spoken: the token of its file opens nothing more.
+        if !kept.is_empty() && !target.token_hash.is_empty() && !target.token_replaces {
+            change.use_up_token(device).await?;
+        }
         change.commit().await?;
     }
     let Some((epoch, _)) = kept.iter().max().copied() else {

@@ -8,7 +8,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use selvedge_package::Digest;
+use selvedge_package::{DeviceId, Digest};
+use selvedge_protocol::message::PackageReport;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::health::{self, Health};
 use crate::notices::ENROLMENT_REFUSED;
+use crate::pki::REGISTRY;
 use crate::refusal::Refusal;
 use crate::resolve::Assigned;
 use crate::store::in_force::Standing;
@@ -66,11 +68,18 @@ pub async fn add(
     let name = input::target_name(&new.name)?;
     let kind: Kind = new.kind.parse()?;
     check_labels(&new.labels)?;
-    let token = random_token()?;
-    let token_hash = Digest::of(token.as_bytes()).hex();
-    let now_ms = clock::now().as_millisecond();
+    if name.as_str() == REGISTRY {
+        let why = "it is what brokers call the registry itself; give the target another name";
+        return Err(Refusal::because("name", why));
+    }
+    let (token, token_hash) = new_token()?;
+    let roots = app.trust.roots(&app.store).await?;
+    let now = clock::now();
+    let now_ms = now.as_millisecond();
     let mut change = app.store.change().await?;
     change.add_target(&workspace, &name, kind, &new.labels, &token_hash, now_ms).await?;
+    let parts = (token.as_str(), roots.image.as_str(), roots.director.as_str());
+    let enrolment = app.credentials.enrolment(&mut change, &name, kind.word(), parts, now).await?;
     change
         .audit(now_ms, "token", "target-add", name.as_str(), json!({"kind": kind, "workspace": workspace}))
         .await?;
@@ -78,18 +87,8 @@ pub async fn add(
     // Whoever had that name before.
     app.presences.forget(&name);
     app.notices.forget(&name);
-    let roots = app.trust.roots(&app.store).await?;
     let target = app.store.expect_target(&workspace, &name).await?;
     let shown = show_one(&app, target).await?;
-    let enrolment = json!({
-        "format": 1,
-        "device": name,
-        "kind": kind,
-        "broker": app.broker,
-        "token": token,
-        "image_root": roots.image,
-        "director_root": roots.director,
-    });
     Ok((StatusCode::CREATED, Json(json!({"target": shown, "enrolment": enrolment}))).into_response())
 }
 
@@ -154,9 +153,92 @@ pub async fn remove(
     change.remove_target(&workspace, &name, now_ms).await?;
     change.audit(now_ms, "token", "target-remove", name.as_str(), json!({})).await?;
     change.commit().await?;
-    app.presences.forget(&name);
-    app.notices.forget(&name);
+    forget(&app, &name).await;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// POST: as DELETE, with what stays on the device.
+pub async fn detach(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let name = input::target_name(&name)?;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    let committed = |package: PackageReport| {
+        let committed = package.committed?;
+        Some(json!({"package": package.name, "release": committed.release, "version": committed.version}))
+    };
+    let packages = target.reported.into_iter().flat_map(|state| state.packages);
+    let keeps: Vec<Value> = packages.filter_map(committed).collect();
+    let now_ms = clock::now().as_millisecond();
+    let mut change = app.store.change().await?;
+    change.remove_target(&workspace, &name, now_ms).await?;
+    change.audit(now_ms, "token", "target-detach", name.as_str(), json!({"keeps": keeps})).await?;
+    change.commit().await?;
+    forget(&app, &name).await;
+    Ok(Json(json!({"detached": name, "keeps": keeps})).into_response())
+}
+
+/// POST: another enrolment file, for a device that was wiped, whose certificate expired while it was
+/// away, or that was revoked. The key of before counts until another one comes with the new token.
+pub async fn enrol_again(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let name = input::target_name(&name)?;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    let (token, token_hash) = new_token()?;
+    let roots = app.trust.roots(&app.store).await?;
+    let now = clock::now();
+    let mut change = app.store.change().await?;
+    change.set_token(&name, &token_hash).await?;
+    let parts = (token.as_str(), roots.image.as_str(), roots.director.as_str());
+    let enrolment = app.credentials.enrolment(&mut change, &name, target.kind.word(), parts, now).await?;
+    let detail = json!({"had_key": target.public_key.is_some()});
+    change.audit(now.as_millisecond(), "token", "target-enrol-again", name.as_str(), detail).await?;
+    change.commit().await?;
+    // The file of before has lost its certificate.
+    app.credentials.revoked(&app.store, now).await;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    let shown = show_one(&app, target).await?;
+    Ok((StatusCode::CREATED, Json(json!({"target": shown, "enrolment": enrolment}))).into_response())
+}
+
+/// POST: from now on the device is believed nothing and told nothing, until it is enrolled again.
+pub async fn revoke(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let name = input::target_name(&name)?;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    let now_ms = clock::now().as_millisecond();
+    let mut change = app.store.change().await?;
+    change.revoke_certificates(&name, None, now_ms).await?;
+    change.revoke_key(&name, now_ms).await?;
+    change.mark_revoked(&name, now_ms).await?;
+    let detail = json!({"public_key": target.public_key.map(hex::encode)});
+    change.audit(now_ms, "token", "target-revoke", name.as_str(), detail).await?;
+    change.commit().await?;
+    forget(&app, &name).await;
+    let target = app.store.expect_target(&workspace, &name).await?;
+    Ok(Json(show_one(&app, target).await?).into_response())
+}
+
+/// What is in memory of a target that was removed or revoked, and its certificates.
+async fn forget(app: &App, name: &DeviceId) {
+    app.presences.forget(name);
+    app.notices.forget(name);
+    app.credentials.revoked(&app.store, clock::now()).await;
+}
+
+/// A token, and its hash.
+fn new_token() -> Result<(String, String), Refusal> {
+    let token = random_token()?;
+    let hash = Digest::of(token.as_bytes()).hex();
+    Ok((token, hash))
 }
 
 async fn show_one(app: &App, target: Target) -> Result<Value, Refusal> {
@@ -169,7 +251,11 @@ async fn show_one(app: &App, target: Target) -> Result<Value, Refusal> {
     let notices = app.store.notices(name).await?;
     let refused = notices.iter().find(|notice| notice.kind == ENROLMENT_REFUSED).map(|notice| notice.at_ms);
     let mut value = shown(&standing, presence.as_ref(), refused)?;
+    let certificate = app.store.certificate(name).await?.map(|certificate| {
+        json!({"serial": certificate.serial, "expires_at": clock::text(certificate.not_after_ms)})
+    });
     if let Value::Object(fields) = &mut value {
+        fields.insert("certificate".to_owned(), certificate.into());
         fields.insert("events".to_owned(), merged(&events, &notices).into());
     }
     Ok(value)
@@ -199,6 +285,7 @@ fn shown(standing: &Standing, presence: Option<&Presence>, refused_ms: Option<i6
         "health": health.to_string(),
         "enrolled": target.public_key.is_some(),
         "public_key": target.public_key.map(hex::encode),
+        "revoked_at": target.revoked_ms.and_then(clock::text),
         "created_at": clock::text(target.created_ms),
     }))
 }
@@ -258,6 +345,7 @@ fn shown_notice(notice: &Notice) -> Value {
 
 fn health(target: &Target, presence: Option<&Presence>, online: bool, desired: &[Assigned]) -> Health {
     match (&target.public_key, presence, &target.reported) {
+        (None, _, _) if target.revoked_ms.is_some() => Health::Revoked,
         (None, _, _) => Health::WaitingForEnrolment,
         (Some(_), None, _) => Health::NeverHeard,
         (Some(_), Some(_), _) if !online => Health::Silent,

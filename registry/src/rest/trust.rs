@@ -19,10 +19,11 @@ use crate::app::App;
 use crate::clock;
 use crate::refusal::Refusal;
 use crate::store::metadata::{Repository, Role};
-use crate::trust::RootOffer;
+use crate::trust::{Claims, Directed, RootOffer};
 
 /// All roles of a large repository as JSON text inside JSON: ten thousand releases take about 8 MB.
 const ROLES: usize = 64 << 20;
+const PEM: &str = "application/x-pem-file";
 /// A root and the roles.
 const ROOT: usize = 2 * MetadataLimits::DEVICE.root_bytes + ROLES;
 
@@ -97,6 +98,39 @@ pub async fn image_file(
     };
     let signed = found.ok_or_else(missing)?;
     Ok(([(CONTENT_TYPE, "application/json")], signed.body).into_response())
+}
+
+/// GET: all that a device needs to accept what it shall run, in CBOR, as a file would bring it there.
+pub async fn bundle(
+    State(app): State<Arc<App>>,
+    Params((workspace, name)): Params<(String, String)>,
+) -> Result<Response, Refusal> {
+    app.store.expect_workspace(&workspace).await?;
+    let target = app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
+    let device = &target.name;
+    // A revoked device is told nothing, by whatever way.
+    if target.revoked_ms.is_some() {
+        return Err(Refusal::Revoked { target: device.clone() });
+    }
+    let claims = app.claims(device).await?;
+    if app.trust.direct(&app.store, device, &claims, clock::now()).await? == Directed::Nothing {
+        return Err(Refusal::NothingReleased);
+    }
+    // Everything: nobody knows what the device will have when the file comes.
+    let whole = Claims::default();
+    let bundle = app.trust.bundle(&app.store, device, &whole).await?.ok_or(Refusal::NothingReleased)?;
+    Ok(([(CONTENT_TYPE, "application/cbor")], bundle).into_response())
+}
+
+/// GET: the certificate of the registry's authority.
+pub async fn ca(State(app): State<Arc<App>>) -> Response {
+    ([(CONTENT_TYPE, PEM)], app.credentials.authority().ca_pem().to_owned()).into_response()
+}
+
+/// GET: the list of revoked certificates.
+pub async fn crl(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    app.credentials.write(&app.store, clock::now()).await?;
+    Ok(([(CONTENT_TYPE, PEM)], app.credentials.authority().written_crl()?).into_response())
 }
 
 async fn all_roots(app: &App) -> Result<Value, Refusal> {

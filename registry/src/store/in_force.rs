@@ -339,8 +339,8 @@ impl StandingRow {
 
 async fn one(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Option<StandingRow>, Error> {
     sqlx::query_as(
-        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.public_key, \
-         t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
+        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.token_replaces, \
+         t.revoked_ms, t.public_key, t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
          w.revision, d.sequence, d.assignments, d.since FROM targets t \
          JOIN workspaces w ON w.name = t.workspace LEFT JOIN directed d ON d.device = t.name \
          WHERE t.name = $1",
@@ -353,8 +353,8 @@ async fn one(connection: &mut SqliteConnection, device: &DeviceId) -> Result<Opt
 
 async fn all(connection: &mut SqliteConnection, workspace: &str) -> Result<Vec<StandingRow>, Error> {
     sqlx::query_as(
-        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.public_key, \
-         t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
+        "SELECT t.name, t.workspace, t.kind, t.labels, t.created_ms, t.token_hash, t.token_replaces, \
+         t.revoked_ms, t.public_key, t.enrolled_ms, t.facts, t.reported, t.reported_ms, t.facts_epoch, t.reported_epoch, t.floors, \
          w.revision, d.sequence, d.assignments, d.since FROM targets t \
          JOIN workspaces w ON w.name = t.workspace LEFT JOIN directed d ON d.device = t.name \
          WHERE t.workspace = $1 ORDER BY t.name",

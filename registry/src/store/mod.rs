@@ -4,6 +4,7 @@
 //! audit entry are one transaction. Reading never blocks writing.
 
 pub mod audit;
+pub mod certificates;
 pub mod deployments;
 pub mod in_force;
 pub mod metadata;

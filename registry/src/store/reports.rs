@@ -100,8 +100,9 @@ impl Change {
             Clock::Free => "free",
         };
         let added = sqlx::query(
-            "INSERT INTO events (device, epoch, sequence, at_ms, received_ms, clock, kind, package, what) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (device, epoch, sequence) DO NOTHING",
+            "INSERT INTO events (device, life, epoch, sequence, at_ms, received_ms, clock, kind, package, what) \
+             SELECT name, life, $2, $3, $4, $5, $6, $7, $8, $9 FROM targets WHERE name = $1 \
+             ON CONFLICT (device, life, epoch, sequence) DO NOTHING",
         )
         .bind(device.as_str())
         .bind(epoch)
@@ -121,9 +122,10 @@ impl Change {
         // Rows older than the newest KEPT_EVENTS; the offset is found on the primary key.
         sqlx::query(
             "DELETE FROM events WHERE device = $1 AND EXISTS (SELECT 1 FROM \
-             (SELECT epoch AS e, sequence AS s FROM events WHERE device = $1 \
-              ORDER BY epoch DESC, sequence DESC LIMIT 1 OFFSET $2) AS oldest \
-             WHERE events.epoch < oldest.e OR (events.epoch = oldest.e AND events.sequence <= oldest.s))",
+             (SELECT life AS l, epoch AS e, sequence AS s FROM events WHERE device = $1 \
+              ORDER BY life DESC, epoch DESC, sequence DESC LIMIT 1 OFFSET $2) AS oldest \
+             WHERE events.life < oldest.l OR (events.life = oldest.l AND (events.epoch < oldest.e \
+             OR (events.epoch = oldest.e AND events.sequence <= oldest.s))))",
         )
         .bind(device.as_str())
         .bind(KEPT_EVENTS)
@@ -139,7 +141,7 @@ impl Store {
     pub async fn events(&self, device: &DeviceId, limit: u32) -> Result<Vec<KeptEvent>, Error> {
         sqlx::query_as(
             "SELECT at_ms, received_ms, clock, epoch, sequence, kind, package, what FROM events \
-             WHERE device = $1 ORDER BY epoch DESC, sequence DESC LIMIT $2",
+             WHERE device = $1 ORDER BY life DESC, epoch DESC, sequence DESC LIMIT $2",
         )
         .bind(device.as_str())
         .bind(i64::from(limit))

@@ -63,8 +63,12 @@ pub struct Target {
     pub labels: BTreeMap<String, String>,
     /// Milliseconds since 1970.
     pub created_ms: i64,
-    /// SHA-256 of the enrolment token, hexadecimal.
+    /// SHA-256 of the enrolment token, hexadecimal; empty once it is used up.
     pub token_hash: String,
+    /// Whoever shows the token replaces the registered key.
+    pub token_replaces: bool,
+    /// When it was revoked; until it is enrolled again.
+    pub revoked_ms: Option<i64>,
     /// Ed25519, once enrolled.
     pub public_key: Option<[u8; 32]>,
     /// When it was enrolled.
@@ -90,6 +94,8 @@ pub(super) struct Row {
     labels: String,
     created_ms: i64,
     token_hash: String,
+    token_replaces: i64,
+    revoked_ms: Option<i64>,
     public_key: Option<String>,
     enrolled_ms: Option<i64>,
     facts: String,
@@ -100,8 +106,8 @@ pub(super) struct Row {
     floors: String,
 }
 
-const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, token_hash, public_key, \
-     enrolled_ms, facts, reported, reported_ms, facts_epoch, reported_epoch, floors FROM targets \
+const COLUMNS_OF_ONE: &str = "SELECT name, workspace, kind, labels, created_ms, token_hash, token_replaces, \
+     revoked_ms, public_key, enrolled_ms, facts, reported, reported_ms, facts_epoch, reported_epoch, floors FROM targets \
      WHERE name = $1";
 
 impl Row {
@@ -122,6 +128,8 @@ impl Row {
             labels: from_json("label set", &self.labels)?,
             created_ms: self.created_ms,
             token_hash: self.token_hash,
+            token_replaces: self.token_replaces != 0,
+            revoked_ms: self.revoked_ms,
             public_key,
             enrolled_ms: self.enrolled_ms,
             facts: from_json("fact set", &self.facts)?,
@@ -241,6 +249,8 @@ impl Change {
         now_ms: i64,
     ) -> Result<(), Error> {
         self.revise(workspace).await?;
+        self.revoke_certificates(name, None, now_ms).await?;
+        self.revoke_key(name, now_ms).await?;
         sqlx::query(
             "UPDATE deployments SET ended_ms = $2, ended = 'target-removed' \
              WHERE target = $1 AND ended_ms IS NULL",
@@ -258,29 +268,89 @@ impl Change {
         Ok(())
     }
 
-    /// Register a device's key unless another one is registered. Says whether this one is now.
+    /// Register a device's key on a target that has none: it is no longer revoked, and its token replaces
+    /// nothing from then on. The numbers of its reports begin anew. Says whether there was none.
     pub async fn register_key(
         &mut self,
         name: &DeviceId,
         key: &[u8; 32],
         now_ms: i64,
     ) -> Result<bool, Error> {
-        let key = hex::encode(key);
-        sqlx::query(
-            "UPDATE targets SET public_key = $2, enrolled_ms = $3 WHERE name = $1 AND public_key IS NULL",
+        let done = sqlx::query(
+            "UPDATE targets SET public_key = $2, enrolled_ms = $3, revoked_ms = NULL, token_replaces = 0, \
+             life = life + 1, facts_epoch = -1, facts_sequence = -1, reported_epoch = -1, \
+             reported_sequence = -1 WHERE name = $1 AND public_key IS NULL",
         )
         .bind(name.as_str())
-        .bind(&key)
+        .bind(hex::encode(key))
         .bind(now_ms)
         .execute(&mut *self.transaction)
         .await
         .map_err(Error::database("register a device key"))?;
-        let registered: Option<(Option<String>,)> =
-            sqlx::query_as("SELECT public_key FROM targets WHERE name = $1")
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Whether this is the registered key of a target.
+    pub async fn has_key(&mut self, name: &DeviceId, key: &[u8; 32]) -> Result<bool, Error> {
+        let found: Option<(String,)> =
+            sqlx::query_as("SELECT name FROM targets WHERE name = $1 AND public_key = $2")
                 .bind(name.as_str())
+                .bind(hex::encode(key))
                 .fetch_optional(&mut *self.transaction)
                 .await
                 .map_err(Error::database("read a device key"))?;
-        Ok(registered.and_then(|(registered,)| registered).as_deref() == Some(key.as_str()))
+        Ok(found.is_some())
+    }
+
+    /// Give a target another enrolment token, which replaces its key if it has one.
+    pub async fn set_token(&mut self, name: &DeviceId, token_hash: &str) -> Result<(), Error> {
+        sqlx::query(
+            "UPDATE targets SET token_hash = $2, \
+             token_replaces = CASE WHEN public_key IS NULL THEN 0 ELSE 1 END WHERE name = $1",
+        )
+        .bind(name.as_str())
+        .bind(token_hash)
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("change an enrolment token"))?;
+        Ok(())
+    }
+
+    /// The device that has the registered key has shown the newest token: it replaces nothing.
+    pub async fn keep_key(&mut self, name: &DeviceId) -> Result<(), Error> {
+        sqlx::query("UPDATE targets SET token_replaces = 0 WHERE name = $1")
+            .bind(name.as_str())
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("change an enrolment token"))?;
+        Ok(())
+    }
+
+    /// The token has done what it was for: no key is registered by it any more.
+    pub async fn use_up_token(&mut self, name: &DeviceId) -> Result<(), Error> {
+        sqlx::query("UPDATE targets SET token_hash = '' WHERE name = $1 AND token_replaces = 0")
+            .bind(name.as_str())
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("use an enrolment token up"))?;
+        Ok(())
+    }
+
+    /// Mark a target as revoked. What it reported stays; its presence goes.
+    pub async fn mark_revoked(&mut self, name: &DeviceId, now_ms: i64) -> Result<(), Error> {
+        sqlx::query(
+            "UPDATE targets SET revoked_ms = $2, token_hash = '', token_replaces = 0 WHERE name = $1",
+        )
+        .bind(name.as_str())
+        .bind(now_ms)
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("mark a target as revoked"))?;
+        sqlx::query("DELETE FROM presence WHERE device = $1")
+            .bind(name.as_str())
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(Error::database("forget presence"))?;
+        Ok(())
     }
 }

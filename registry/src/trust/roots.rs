@@ -42,6 +42,8 @@ pub(super) async fn take_over(
         .map_err(|error| Error::Keys { what: "the roots".to_owned(), why: chain(&error) })?;
     let image = stored(store, &Repository::Image).await?;
     let director = stored(store, &Repository::DirectorRoot).await?;
+    // Each is judged beside the other repository's, as devices hold them.
+    let others = [files.director.clone(), files.image.clone()];
     let parts = [
         ("image", Repository::Image, files.image, image),
         ("director", Repository::DirectorRoot, files.director, director),
@@ -50,7 +52,7 @@ pub(super) async fn take_over(
     let mut newest = Vec::new();
     let mut moved = false;
     let mut change = store.change().await?;
-    for (name, repository, offered, held) in parts {
+    for ((name, repository, offered, held), other) in parts.into_iter().zip(&others) {
         let refuse = |why: String| Error::Root { repository: name, path: path(name), why };
         let head = metadata::head(&offered).map_err(|error| refuse(chain(&error)))?;
         newest.push(match held {
@@ -68,7 +70,8 @@ pub(super) async fn take_over(
             }
             held => {
                 let first = held.is_none();
-                follows(name, held.map(|held| held.body.into_bytes()), &offered, now).map_err(refuse)?;
+                let held = held.map(|held| held.body.into_bytes());
+                follows(name, held, &offered, other, now).map_err(refuse)?;
                 change.keep_metadata(&repository, &signed(&head, &offered, now)?).await?;
                 moved |= !first;
                 offered
@@ -119,7 +122,9 @@ pub(super) async fn publish(
     {
         return Err(untrusted(format!("it is a root of the {other} repository")));
     }
-    follows(name, Some(held.clone().into_bytes()), root.as_bytes(), now).map_err(untrusted)?;
+    let other = if name == "image" { &newest.director } else { &newest.image };
+    follows(name, Some(held.clone().into_bytes()), root.as_bytes(), other.as_bytes(), now)
+        .map_err(untrusted)?;
     if head.expires <= now {
         return Err(untrusted(format!("the root expired at {}", head.expires)));
     }
@@ -180,11 +185,17 @@ async fn stored(store: &Store, repository: &Repository) -> Result<Option<Signed>
     store.newest(repository, Role::Root).await
 }
 
-/// Whether `offered` is a root, and follows from the one before it.
-fn follows(name: &str, held: Option<Vec<u8>>, offered: &[u8], now: Timestamp) -> Result<(), String> {
+/// Whether `offered` is a root, and follows from the one before it; `other` is the other repository's.
+fn follows(
+    name: &str,
+    held: Option<Vec<u8>>,
+    offered: &[u8],
+    other: &[u8],
+    now: Timestamp,
+) -> Result<(), String> {
     let base = held.as_deref().unwrap_or(offered);
-    // Either repository's rules are the same; the other part of the state plays no role.
-    let state = TrustState::enrol(base, base, now).map_err(|error| chain(&error))?;
+    let (image, director) = if name == "image" { (base, other) } else { (other, base) };
+    let state = TrustState::enrol(image, director, now).map_err(|error| chain(&error))?;
     if held.is_none() {
         return Ok(());
     }
@@ -193,9 +204,21 @@ fn follows(name: &str, held: Option<Vec<u8>>, offered: &[u8], now: Timestamp) ->
         "image" => MetadataBundle { image: offer, ..MetadataBundle::default() },
         _ => MetadataBundle { director: offer, ..MetadataBundle::default() },
     };
-    match adopt_roots(&state, &bundle) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(chain(&error)),
+    // What was verified before a bad one is kept by devices: here it counts only when it is this one.
+    let adopted = adopt_roots(&state, &bundle).map_err(|error| chain(&error))?;
+    let version = |state: &TrustState| match name {
+        "image" => state.image_root_version(),
+        _ => state.director_root_version(),
+    };
+    let reached = version(adopted.as_ref().unwrap_or(&state)).map_err(|error| chain(&error))?;
+    let wanted = metadata::head(offered).map_err(|error| chain(&error))?.version;
+    match reached == wanted {
+        true => Ok(()),
+        false => {
+            Err("it does not follow from the newest root: too few of its keys, or of the new ones, have \
+                      signed it, or it skips a version"
+                .to_owned())
+        }
     }
 }
 

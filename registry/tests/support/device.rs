@@ -29,6 +29,9 @@ pub struct Device {
     pub epoch: u64,
     /// What its births say that it can do.
     pub capabilities: Vec<String>,
+    /// What its births say that it has accepted, instead of the truth.
+    pub claims: selvedge_protocol::message::Accepted,
+    pub desired: Option<u64>,
     sequence: u64,
 }
 
@@ -55,6 +58,8 @@ impl Device {
             state,
             epoch: 1,
             capabilities: Vec::new(),
+            claims: selvedge_protocol::message::Accepted::default(),
+            desired: None,
             sequence: 0,
         }
     }
@@ -127,10 +132,27 @@ impl Device {
     }
 
     pub async fn enrol(&mut self) -> Enrolled {
+        self.enrol_with(&[]).await
+    }
+
+    /// Enrol, asking for a certificate.
+    pub async fn enrol_with(&mut self, csr: &[u8]) -> Enrolled {
         let token = self.token.clone();
         let public_key = self.key.public().0.to_vec();
-        let enrol = Body::Enrol(Enrol { token, public_key, csr: Vec::new() });
+        let enrol = Body::Enrol(Enrol { token, public_key, csr: csr.to_vec() });
         self.send_sealed(Kind::Enrol, Purpose::Enrol, enrol);
+        self.enrolled().await
+    }
+
+    /// The next message on a topic, if one comes in so many milliseconds.
+    pub async fn within(&mut self, kind: Kind, milliseconds: u64) -> Option<Body> {
+        let patience = Duration::from_millis(milliseconds);
+        let payload = tokio::time::timeout(patience, self.receive(kind)).await.ok()?;
+        Some(Envelope::decode(&payload).unwrap().body)
+    }
+
+    /// The next answer to an enrolment.
+    pub async fn enrolled(&mut self) -> Enrolled {
         match Envelope::decode(&self.receive(Kind::Enrolled).await).unwrap().body {
             Body::Enrolled(answer) => answer,
             other => panic!("{other:?}"),
@@ -143,11 +165,11 @@ impl Device {
             capabilities: self.capabilities.clone(),
             largest_block,
             generation: 0,
-            desired: self.state.sequence(),
-            image_root: 1,
-            director_root: 1,
+            desired: self.desired.unwrap_or_else(|| self.state.sequence()),
+            image_root: self.state.image_root_version().unwrap(),
+            director_root: self.state.director_root_version().unwrap(),
             nonce: nonce.to_vec(),
-            accepted: selvedge_protocol::message::Accepted::default(),
+            accepted: self.claims,
         };
         self.send(Kind::Birth, Body::Birth(birth));
     }
