@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256, Sha512};
 
 use super::repository::Held;
 use super::source::Source;
@@ -25,6 +26,22 @@ pub struct Found {
     pub length: u64,
     /// Hexadecimal digests by algorithm, such as `sha256`.
     pub hashes: BTreeMap<String, String>,
+}
+
+impl Found {
+    /// Whether `bytes` are the target: its length, and every hash of a kind that is known (sha256,
+    /// sha512), of which there must be one.
+    pub fn is(&self, bytes: &[u8]) -> bool {
+        let mut known = self.hashes.iter().filter_map(|(algorithm, hash)| {
+            let found = match algorithm.as_str() {
+                "sha256" => hex::encode(Sha256::digest(bytes)),
+                "sha512" => hex::encode(Sha512::digest(bytes)),
+                _ => return None,
+            };
+            Some(found.eq_ignore_ascii_case(hash))
+        });
+        self.length == bytes.len() as u64 && known.next() == Some(true) && known.all(|same| same)
+    }
 }
 
 impl Client {
@@ -71,5 +88,26 @@ impl<S: Source> Refresh<S> {
     /// What was verified so far: keep it, also after an error.
     pub fn verified(&self) -> Client {
         Client(self.0.held().clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_has_its_length_and_all_known_hashes() {
+        let found = |length, hashes: &[(&str, String)]| Found {
+            length,
+            hashes: hashes.iter().map(|(name, hash)| ((*name).to_owned(), hash.clone())).collect(),
+        };
+        let good = hex::encode(Sha256::digest(b"target"));
+        let long = hex::encode(Sha512::digest(b"target"));
+        assert!(found(6, &[("sha256", good.clone())]).is(b"target"));
+        assert!(found(6, &[("sha512", long), ("md5", "0".into())]).is(b"target"));
+        assert!(!found(5, &[("sha256", good.clone())]).is(b"target"));
+        assert!(!found(6, &[("sha256", good.clone())]).is(b"Target"));
+        assert!(!found(6, &[("sha256", good), ("sha512", "00".into())]).is(b"target"));
+        assert!(!found(6, &[("md5", "0".into())]).is(b"target"));
     }
 }
