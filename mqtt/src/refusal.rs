@@ -1,7 +1,7 @@
 //! Why a connection failed, so far as whoever holds it must tell cases apart.
 
-use rumqttc::v5::ConnectionError;
 use rumqttc::v5::mqttbytes::v5::ConnectReturnCode;
+use rumqttc::v5::{ConnectionError, StateError};
 use rustls::AlertDescription as Alert;
 
 /// Why there is no connection. For choosing what to do next; people read the text.
@@ -43,9 +43,12 @@ pub(crate) fn judge(error: &ConnectionError) -> (String, Reason) {
     }
 }
 
-/// The cause in TLS, which is wrapped as an I/O error more than once.
+/// The cause in TLS, which is wrapped as an I/O error more than once, and once without saying so.
 fn of_tls(error: &ConnectionError) -> Option<&rustls::Error> {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = match error {
+        ConnectionError::MqttState(StateError::Deserialization(inner)) => Some(inner),
+        error => Some(error),
+    };
     for _ in 0..8 {
         let error = cause?;
         if let Some(found) = error.downcast_ref::<rustls::Error>() {
@@ -99,7 +102,11 @@ mod tests {
                 rustls::Error::AlertReceived(alert),
             ))
         };
+        // As it comes out of rumqttc when the broker hangs up before it answers.
+        let revoked = io::Error::other(rustls::Error::AlertReceived(Alert::CertificateRevoked));
+        let wrapped = StateError::Deserialization(rumqttc::v5::mqttbytes::Error::Io(revoked));
         for (error, reason) in [
+            (ConnectionError::MqttState(wrapped), Reason::Credential),
             (alert(Alert::CertificateRevoked), Reason::Credential),
             (alert(Alert::CertificateExpired), Reason::Credential),
             (alert(Alert::UnknownCA), Reason::Credential),

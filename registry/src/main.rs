@@ -80,10 +80,23 @@ struct Serve {
 
 #[cfg(feature = "embedded-broker")]
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("clients").required(true).args(["pki", "anonymous"])))]
 struct Broker {
-    /// Loopback address to listen on; port 0 picks a free one.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:1883")]
-    listen: SocketAddr,
+    /// Speak TLS and let in whoever has a certificate of this authority: the folder `pki` of the
+    /// registry's data directory, or one that `selvedge-registry pki server` wrote.
+    #[arg(long, value_name = "DIR")]
+    pki: Option<PathBuf>,
+    /// Name or address by which clients reach the broker, for its certificate; may be given several
+    /// times. By default those of this machine's loopback.
+    #[arg(long = "name", value_name = "HOST", requires = "pki")]
+    names: Vec<String>,
+    /// Speak in plain text with whoever comes, on a loopback address only.
+    #[arg(long)]
+    anonymous: bool,
+    /// Address to listen on; port 0 picks a free one. By default port 8883 of the loopback with
+    /// certificates, port 1883 without.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
     /// Directory for sessions and messages.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -155,7 +168,16 @@ impl Serve {
 #[cfg(feature = "embedded-broker")]
 impl Broker {
     fn options(self) -> selvedge_registry::broker::Options {
-        let Self { listen, data, address_file } = self;
-        selvedge_registry::broker::Options { listen, data, address_file }
+        use selvedge_registry::broker::{Clients, Options};
+        let Self { pki, names, anonymous: _, listen, data, address_file } = self;
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let (clients, port) = match pki {
+            None => (Clients::Anonymous, 1883),
+            Some(pki) => {
+                let own = selvedge_registry::pki::LOOPBACK.map(str::to_owned).to_vec();
+                (Clients::Certified { pki, names: if names.is_empty() { own } else { names } }, 8883)
+            }
+        };
+        Options { listen: listen.unwrap_or_else(|| loopback(port)), clients, data, address_file }
     }
 }

@@ -113,8 +113,8 @@ async fn other_machines_and_a_second_broker_on_the_same_data_are_refused() {
     let broker = Broker::start(folder.path()).await;
     let data = folder.path().join("broker");
     let data = data.to_str().unwrap();
-    assert!(!Running::start(&["broker", "--listen", "0.0.0.0:0", "--data", data]).exits());
-    assert!(!Running::start(&["broker", "--listen", "127.0.0.1:0", "--data", data]).exits());
+    assert!(!Running::start(&["broker", "--anonymous", "--listen", "0.0.0.0:0", "--data", data]).exits());
+    assert!(!Running::start(&["broker", "--anonymous", "--listen", "127.0.0.1:0", "--data", data]).exits());
     let (handle, inbox) = client(&broker, "still-there", Session::Clean, false).await;
     close(handle, inbox).await;
 }

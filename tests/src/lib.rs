@@ -1,6 +1,6 @@
 //! Fixtures of the end-to-end stories: real programs on loopback, in temporary directories.
 //!
-//! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of two brokers,
+//! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of four brokers,
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `onnx_writer` writes tiny models,
 //! `packages` and `versions` make packages of them, `wire` counts

@@ -109,7 +109,7 @@ impl Stack {
         let mut command = Command::new(program("selvedge-registry"));
         command
             .args(["serve", "--listen", address, "--data", &self.path("registry")])
-            .args(["--broker", &format!("mqtt://{}", self.broker_address)])
+            .args(["--broker", &self.broker_url()])
             .args([
                 "--online-keys",
                 &self.path("keys/online"),
@@ -127,7 +127,7 @@ impl Stack {
         let enrolment = self.dir.path().join("enrolment.json");
         let text = std::fs::read_to_string(&enrolment).expect("the device is enrolled");
         let mut value: Value = serde_json::from_str(&text).expect("an enrolment is JSON");
-        value["broker"] = format!("mqtt://{}", self.agents_broker).into();
+        value["broker"] = self.broker_kind.url(&self.agents_broker).into();
         std::fs::write(&enrolment, value.to_string()).expect("the enrolment can be written");
         let mut command = Command::new(program("selvedge-agent"));
         command
@@ -146,6 +146,17 @@ impl Stack {
     /// Where the broker listens.
     pub fn broker_address(&self) -> &str {
         &self.broker_address
+    }
+
+    /// The broker's URL.
+    pub fn broker_url(&self) -> String {
+        self.broker_kind.url(&self.broker_address)
+    }
+
+    /// Makes known to the broker whom the registry has revoked.
+    pub fn publish_revocations(&self) {
+        let broker = self.broker.as_ref().expect("the broker was started");
+        self.broker_kind.publish_revocations(broker, self.dir.path());
     }
 
     /// Where the device answers.

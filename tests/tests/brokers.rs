@@ -1,5 +1,6 @@
-//! The whole story over other brokers than the embedded one: Debian's Mosquitto with `listener` and
-//! `allow_anonymous true` and all else default, and one that takes packets of 16 KiB at most.
+//! The whole story over other brokers than the embedded one with certificates: Debian's Mosquitto as
+//! `pki mosquitto` sets it up, the same with `listener` and `allow_anonymous true` and all else default,
+//! one that takes packets of 16 KiB at most, and the embedded one in plain text.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,4 +41,14 @@ fn mosquitto_with_default_settings() {
 #[test]
 fn a_broker_that_takes_packets_of_16_kib() {
     story(Broker::Mosquitto("max_packet_size 16384"));
+}
+
+#[test]
+fn mosquitto_with_certificates() {
+    story(Broker::MosquittoTls(""));
+}
+
+#[test]
+fn the_embedded_broker_in_plain_text() {
+    story(Broker::Embedded);
 }

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use selvedge_tests::broker::Broker;
 use selvedge_tests::packages::push_identity;
 use selvedge_tests::stack::{Stack, reported};
 use selvedge_tests::tampering::Tampering;
@@ -12,7 +13,7 @@ use selvedge_tests::wait;
 #[test]
 fn in_flight_it_is_refused_and_asked_for_again() {
     const SPOILED: u32 = 5;
-    let mut stack = Stack::without_agent();
+    let mut stack = Stack::without_agent_over(Broker::Mosquitto(""));
     let wire = Tampering::of_blocks(stack.broker_address(), SPOILED);
     stack.agents_broker = wire.address.clone();
     stack.start_agent();

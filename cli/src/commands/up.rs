@@ -128,6 +128,7 @@ async fn start(
         &programs.registry,
         &words(&[
             &"broker",
+            &"--anonymous",
             &"--listen",
             &loopback(ports.broker),
             &"--data",

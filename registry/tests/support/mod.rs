@@ -115,6 +115,7 @@ impl Broker {
         let _ = std::fs::remove_file(&file);
         let running = Running::start(&[
             "broker",
+            "--anonymous",
             "--listen",
             listen,
             "--data",
