@@ -6,250 +6,26 @@
 //! messages with bytes changed).
 #![allow(clippy::unwrap_used)]
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+mod played;
+
 use std::time::Duration;
 
+use played::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use selvedge_agent::status::{self, Status};
-use selvedge_control::Client;
+use selvedge_package::Digest;
 use selvedge_package::trust::MetadataBundle;
-use selvedge_package::{DeviceId, Digest};
-use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
+use selvedge_protocol::envelope::{Body, to_cbor};
 use selvedge_protocol::message::{ByteString, Enrolled, Want};
-use selvedge_protocol::remote::{Ask, Command as Ordered, Endpoint, InferRequest, Outcome};
-use selvedge_protocol::sealed::{self, SealError};
-use selvedge_protocol::signed::{PublicKey, Purpose, SignedError};
-use selvedge_protocol::topic::{Direction, Kind, Topic};
-use selvedge_signing::Signer;
+use selvedge_protocol::remote::{Ask, Command as Ordered, Endpoint, InferRequest};
+use selvedge_protocol::signed::Purpose;
+use selvedge_protocol::topic::{Direction, Kind};
 use selvedge_signing::keyring::OnlineKeys;
-use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const DEVICE: &str = "edge-1";
 /// More memory than the agent has at rest, in KiB.
 const MORE: u64 = 12 * 1024;
-
-/// What the agent published.
-type Heard = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
-
-/// The agent's connection: what it sends is read and acknowledged by a task.
-struct Connection {
-    writer: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
-    gone: tokio::task::JoinHandle<()>,
-}
-
-async fn packet(reader: &mut OwnedReadHalf) -> Option<(u8, Vec<u8>)> {
-    let kind = reader.read_u8().await.ok()?;
-    let (mut length, mut shift) = (0usize, 0);
-    loop {
-        let byte = reader.read_u8().await.ok()?;
-        length |= usize::from(byte & 127) << shift;
-        shift += 7;
-        if byte & 128 == 0 {
-            break;
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).await.ok()?;
-    Some((kind, body))
-}
-
-/// A PUBLISH of QoS 0.
-fn publish(topic: &str, payload: &[u8]) -> Vec<u8> {
-    let mut rest = 3 + topic.len() + payload.len();
-    let mut packet = vec![0x30];
-    loop {
-        packet.push((rest % 128) as u8 | if rest >= 128 { 128 } else { 0 });
-        rest /= 128;
-        if rest == 0 {
-            break;
-        }
-    }
-    packet.extend((topic.len() as u16).to_be_bytes());
-    packet.extend(topic.as_bytes());
-    packet.push(0);
-    packet.extend(payload);
-    packet
-}
-
-impl Connection {
-    async fn accept(listener: &TcpListener, heard: &Heard) -> Self {
-        let (stream, _): (TcpStream, _) = within("a connection", listener.accept()).await.unwrap();
-        let (mut reader, mut writer) = stream.into_split();
-        assert_eq!(within("CONNECT", packet(&mut reader)).await.unwrap().0, 0x10);
-        writer.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
-        let (kind, body) = within("SUBSCRIBE", packet(&mut reader)).await.unwrap();
-        assert_eq!(kind, 0x82);
-        writer.write_all(&[0x90, 4, body[0], body[1], 0, 1]).await.unwrap();
-        let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let (answers, heard) = (Arc::clone(&writer), Arc::clone(heard));
-        let gone = tokio::spawn(async move {
-            while let Some((kind, body)) = packet(&mut reader).await {
-                let answer = match kind >> 4 {
-                    3 => {
-                        let end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
-                        let qos = (kind >> 1) & 3;
-                        let at = if qos > 0 { end + 2 } else { end };
-                        let payload = body[at + 1 + usize::from(body[at])..].to_vec();
-                        let topic = String::from_utf8_lossy(&body[2..end]).into_owned();
-                        heard.lock().unwrap().push((topic, payload));
-                        if qos > 0 { vec![0x40, 2, body[end], body[end + 1]] } else { Vec::new() }
-                    }
-                    12 => vec![0xd0, 0],
-                    _ => Vec::new(),
-                };
-                if answers.lock().await.write_all(&answer).await.is_err() {
-                    return;
-                }
-            }
-        });
-        Self { writer, gone }
-    }
-
-    /// Whether it could be sent.
-    async fn send(&self, bytes: &[u8]) -> bool {
-        within("room in the socket", async { self.writer.lock().await.write_all(bytes).await }).await.is_ok()
-    }
-
-    async fn say(&self, kind: Kind, payload: &[u8]) {
-        assert!(self.send(&publish(&topic(kind), payload)).await, "the agent broke the connection off");
-    }
-}
-
-async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("waited in vain for {what}"),
-    }
-}
-
-fn topic(kind: Kind) -> String {
-    Topic::new(DEVICE.parse::<DeviceId>().unwrap(), kind).to_string()
-}
-
-fn envelope(body: Body) -> Vec<u8> {
-    Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body }.encode().unwrap()
-}
-
-/// The program, ended with the test.
-struct Agent {
-    process: Child,
-    place: tempfile::TempDir,
-}
-
-/// Under a Director's seal, for a device.
-fn seal(keys: &OnlineKeys, purpose: Purpose, device: &str, body: Body) -> Vec<u8> {
-    let inner = Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body };
-    let device: DeviceId = device.parse().unwrap();
-    let sign = |bytes: &[u8]| {
-        let signed = keys.director_targets.sign(bytes);
-        signed.map_err(|_| SealError::from(SignedError::Key))
-    };
-    envelope(sealed::seal(purpose, &device, &inner, sign).unwrap())
-}
-
-/// The device's key, from the enrolment that it has sealed with it.
-fn device_key(heard: &Heard) -> PublicKey {
-    let heard = heard.lock().unwrap();
-    let (_, payload) = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::Enrol)).unwrap();
-    let mut key = None;
-    let enrol = Envelope::decode(payload).unwrap().body;
-    sealed::open_by_its_own(Purpose::Enrol, &DEVICE.parse().unwrap(), &enrol, |body| {
-        let Body::Enrol(enrol) = body else { panic!("{body:?}") };
-        key = PublicKey::try_from(enrol.public_key.as_slice()).ok();
-        key
-    })
-    .unwrap();
-    key.unwrap()
-}
-
-/// The nonce of the birth.
-fn nonce(heard: &Heard) -> Vec<u8> {
-    let heard = heard.lock().unwrap();
-    let (_, payload) = heard.iter().rfind(|(topic, _)| *topic == self::topic(Kind::Birth)).unwrap();
-    match Envelope::decode(payload).unwrap().body {
-        Body::Birth(birth) => birth.nonce,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn logs(id: &str, nonce: &[u8]) -> Body {
-    let ask = Ask::Logs { after: None, lines: 20 };
-    Body::Command(Ordered { id: id.to_owned(), within_ms: 60_000, nonce: nonce.to_vec(), ask })
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", self.log());
-        }
-    }
-}
-
-impl Agent {
-    fn start(port: u16) -> Self {
-        let place = tempfile::tempdir().unwrap();
-        let roots = selvedge_signing::keyring::init(
-            &place.path().join("keys"),
-            "2026-11-27T00:00:00Z".parse().unwrap(),
-        )
-        .unwrap();
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let enrolment = json!({
-            "format": 1, "device": DEVICE, "kind": "device", "broker": format!("mqtt://127.0.0.1:{port}"),
-            "token": "t", "image_root": text(&roots.image), "director_root": text(&roots.director),
-        });
-        std::fs::write(place.path().join("enrolment.json"), enrolment.to_string()).unwrap();
-        // A host that never answers: remote inference is refused, as it is while one starts.
-        let host = place.path().join("host");
-        std::fs::write(&host, "#!/bin/sh\nexec sleep 600\n").unwrap();
-        std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let process = Command::new(env!("CARGO_BIN_EXE_selvedge-agent"))
-            .args(["run", "--http", "127.0.0.1:0", "--no-host-outlive", "--data"])
-            .arg(place.path().join("data"))
-            .arg("--enrolment")
-            .arg(place.path().join("enrolment.json"))
-            .arg("--host-binary")
-            .arg(host)
-            .stdin(Stdio::null())
-            .stderr(std::fs::File::create(place.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        Self { process, place }
-    }
-
-    fn keys(&self) -> OnlineKeys {
-        OnlineKeys::load(&self.place.path().join("keys/online")).unwrap()
-    }
-
-    /// It answers a person on the device.
-    async fn status(&mut self) -> Status {
-        assert_eq!(self.process.try_wait().unwrap(), None, "it has ended: {}", self.log());
-        let client = Client::new(self.place.path().join("data/run/agent.sock"));
-        client.get(status::PATH, PATIENCE).await.unwrap()
-    }
-
-    fn memory(&self) -> u64 {
-        let path = Path::new("/proc").join(self.process.id().to_string()).join("status");
-        let text = std::fs::read_to_string(path).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.split_ascii_whitespace().next().unwrap().parse().unwrap()
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.place.path().join("log")).unwrap()
-    }
-}
 
 /// Messages that are well-formed and absurd.
 fn absurd() -> Vec<(Kind, Vec<u8>)> {
@@ -467,48 +243,4 @@ async fn questions_that_the_director_did_not_seal_for_now_are_not_answered() {
         }
     }
     agent.status().await;
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.gone.abort();
-    }
-}
-
-/// Asks until it is answered, under the device's seal.
-async fn ask_for_logs(
-    broker: &Connection,
-    heard: &Heard,
-    keys: &OnlineKeys,
-    nonce: &[u8],
-    device: &PublicKey,
-) -> selvedge_protocol::remote::LogLines {
-    for n in 0..600 {
-        let question = seal(keys, Purpose::Question, DEVICE, logs(&format!("last-{n}"), nonce));
-        broker.say(Kind::Command, &question).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let heard = heard.lock().unwrap();
-        let answer = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::CommandResult));
-        if let Some((_, payload)) = answer {
-            let body = Envelope::decode(payload).unwrap().body;
-            let answer = sealed::open(&[*device], Purpose::Answer, &DEVICE.parse().unwrap(), &body).unwrap();
-            match answer.body {
-                Body::CommandResult(result) => match result.outcome {
-                    Outcome::Logs(lines) => return lines,
-                    other => panic!("{other:?}"),
-                },
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    panic!("no answer to a command: {:?}", heard.lock().unwrap().iter().map(|(t, _)| t).collect::<Vec<_>>());
-}
-
-async fn until(what: &str, heard: &Heard, enough: impl Fn(&String, &[u8]) -> bool) {
-    within(what, async {
-        while !heard.lock().unwrap().iter().any(|(topic, payload)| enough(topic, payload)) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
 }
