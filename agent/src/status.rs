@@ -257,7 +257,7 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
     let versions = trust.as_ref().map(root_versions).unwrap_or_default();
     let kept: Option<KeptRecord> = database.read(Key::Credentials)?;
     let machine = Machine::start(kept.map(Kept::from).unwrap_or_default());
-    let now = trust.as_ref().map_or_else(clock::built, |trust| trust.now(clock::synchronised()));
+    let now = trust.as_ref().map_or_else(clock::built, |trust| trust.now(clock::synchronised(trust.floor())));
     let certificate =
         identity.broker_ca.is_some().then(|| ShownCertificate::of(machine.shown(), machine.kept(), now));
     Ok(Status {

@@ -366,6 +366,19 @@ fn a_damaged_database_says_what_can_be_done_and_the_blobs_stay() {
         assert!(matches!(error, StoreError::Unusable { .. }), "at {damage}: {error:?}");
         assert!(error.to_string().contains("move it away"), "{error}");
     }
+    // Truncated, to nothing or anything, and zeroed, in part or as a whole: never taken for a new one.
+    for length in [0, 1, 8, 9, 320, 4096, whole.len() / 3] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let error = open().expect_err("it opens");
+        assert!(matches!(error, StoreError::Unusable { .. }), "cut to {length}: {error:?}");
+    }
+    for (from, to) in [(0, whole.len()), (0, 9), (0, 320), (0, 4096)] {
+        let mut bytes = whole.clone();
+        bytes[from..to].fill(0);
+        std::fs::write(&path, &bytes).unwrap();
+        let error = open().expect_err("it opens");
+        assert!(matches!(error, StoreError::Unusable { .. }), "zeroed {from} to {to}: {error:?}");
+    }
     std::fs::rename(&path, place.path().join("agent.redb.damaged")).unwrap();
     let store = open().unwrap();
     // Nothing is known to be needed yet: nothing is thrown away.

@@ -22,11 +22,11 @@ pub fn built() -> Timestamp {
     BUILT.parse().unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// The system's clock, where the kernel vouches for it. [`selvedge_package::trust::TrustState::now`]
-/// raises it to the floor.
+/// The system's clock, where the kernel vouches for it and it is not before a time that has surely passed:
+/// one that is cannot be right, whoever vouches for it.
 #[allow(clippy::disallowed_methods)]
-pub fn synchronised() -> Option<Timestamp> {
-    kernel::is_synchronised().then(Timestamp::now)
+pub fn synchronised(floor: Timestamp) -> Option<Timestamp> {
+    kernel::is_synchronised().then(Timestamp::now).filter(|clock| *clock >= floor)
 }
 
 /// The trust state's floor, for those who judge by time elsewhere. It only grows.
@@ -48,8 +48,8 @@ impl Floor {
     /// The device's time, and whether the kernel vouches for the clock.
     pub fn now(&self) -> (Timestamp, bool) {
         let floor = Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap_or(Timestamp::UNIX_EPOCH);
-        let clock = synchronised();
-        (clock.map_or(floor, |clock| clock.max(floor)), clock.is_some())
+        let clock = synchronised(floor);
+        (clock.unwrap_or(floor), clock.is_some())
     }
 }
 

@@ -33,10 +33,8 @@ pub(super) struct Asking {
 impl Daemon {
     /// The device's time, and whether it is the time.
     pub(super) fn now(&self) -> Now {
-        let clock = clock::synchronised();
-        let floor = || clock.unwrap_or_else(clock::built).max(clock::built());
-        let at = self.trust.as_ref().map_or_else(floor, |trust| trust.now(clock));
-        Now { at, synchronised: clock.is_some() }
+        let (at, synchronised) = self.floor.now();
+        Now { at, synchronised }
     }
 
     /// Opens the link with what is to be shown now. A link that cannot be opened ends nothing.

@@ -227,7 +227,8 @@ impl Daemon {
             return Ok(());
         };
         let device = &self.identity.device;
-        let verdict = verify::offer(&self.store, held, device, bytes, clock::synchronised());
+        let clock = clock::synchronised(held.floor());
+        let verdict = verify::offer(&self.store, held, device, bytes, clock);
         if verdict.newer_roots {
             tracing::info!(roots = ?root_versions(held), "newer roots are trusted");
             self.dirty = true;

@@ -100,7 +100,14 @@ impl Database {
     pub fn open(disk: &Arc<dyn Disk>, path: &Path) -> Result<Self, StoreError> {
         let backend = |path: &Path| disk.database(path).map(Backend).map_err(StoreError::io("open", path));
         let size = |path: &Path| disk.size(path).map_err(StoreError::io("look at", path));
-        if size(path)?.is_none() {
+        let before = size(path)?;
+        // It was whole under another name before it got this one: an empty file is what is left of one.
+        if before == Some(0) {
+            let empty = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty");
+            let source = Box::new(redb::Error::Io(empty));
+            return Err(StoreError::Unusable { path: path.to_owned(), source });
+        }
+        if before.is_none() {
             let new = beside(path);
             if size(&new)?.is_some() {
                 disk.remove_file(&new).map_err(StoreError::io("remove", &new))?;
