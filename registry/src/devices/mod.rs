@@ -326,7 +326,14 @@ impl Devices {
     async fn refresh(&mut self) -> Result<(), Error> {
         let now = clock::now();
         self.app.trust.refresh_image(&self.app.store, now).await?;
-        self.app.credentials.write(&self.app.store, now).await?;
+        let mut change = self.app.store.change().await?;
+        if change.revoke_used_files(now.as_millisecond()).await? > 0 {
+            change.commit().await?;
+            self.app.credentials.revoked(&self.app.store, now).await;
+        } else {
+            drop(change);
+            self.app.credentials.write(&self.app.store, now).await?;
+        }
         for device in self.app.store.enrolled().await? {
             let stale = match self.app.store.directed(&device).await? {
                 Some(directed) => directed.past_half(now.as_millisecond()),

@@ -13,6 +13,9 @@ use crate::pki::{Issued, Revoked};
 /// The list of revoked certificates names one for this long after its end: clocks differ.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
 
+/// A file's certificate has done what it was for once the device has had an own one for so long.
+const SETTLED_MS: i64 = 24 * 3600 * 1000;
+
 /// What a certificate is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
@@ -182,6 +185,23 @@ impl Change {
         Ok(())
     }
 
+    /// Revoke the certificates of enrolment files whose devices have used up their token and got an own one
+    /// a day ago: whoever finds such a file shall not even disturb a connection. Says how many there were.
+    pub async fn revoke_used_files(&mut self, now_ms: i64) -> Result<u64, Error> {
+        let done = sqlx::query(
+            "UPDATE certificates SET revoked_ms = $1 WHERE kind = 'bootstrap' AND revoked_ms IS NULL \
+             AND EXISTS (SELECT 1 FROM certificates own JOIN targets t ON t.name = own.device \
+             WHERE own.device = certificates.device AND own.kind = 'device' AND own.revoked_ms IS NULL \
+             AND own.issued_ms >= certificates.issued_ms AND own.issued_ms < $2 AND t.token_hash = '')",
+        )
+        .bind(now_ms)
+        .bind(now_ms.saturating_sub(SETTLED_MS))
+        .execute(&mut *self.transaction)
+        .await
+        .map_err(Error::database("revoke certificates of used files"))?;
+        Ok(done.rows_affected())
+    }
+
     /// Revoke the key of a target, so that it is registered nowhere again. The target has none then.
     pub async fn revoke_key(&mut self, device: &DeviceId, now_ms: i64) -> Result<(), Error> {
         sqlx::query(
@@ -200,5 +220,90 @@ impl Change {
             .await
             .map_err(Error::database("take a device key from its target"))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::targets::Kind;
+
+    const DAY: i64 = 24 * 3600 * 1000;
+
+    fn issued(serial: &str, ends_ms: i64) -> Issued {
+        let not_after = Timestamp::from_millisecond(ends_ms).unwrap();
+        Issued { serial: serial.to_owned(), not_after, chain: vec![vec![1, 2], vec![3]] }
+    }
+
+    async fn target() -> (tempfile::TempDir, Store, DeviceId) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("db")).await.unwrap();
+        let device: DeviceId = "edge-1".parse().unwrap();
+        let mut change = store.change().await.unwrap();
+        change.add_target("default", &device, Kind::Device, &BTreeMap::new(), "hash", 0).await.unwrap();
+        change.commit().await.unwrap();
+        (folder, store, device)
+    }
+
+    async fn serials(store: &Store, now_ms: i64) -> Vec<String> {
+        let revoked = store.revoked_certificates(now_ms).await.unwrap();
+        revoked.into_iter().map(|revoked| revoked.serial).collect()
+    }
+
+    #[tokio::test]
+    async fn revoked_ones_are_listed_until_a_day_after_their_end_even_without_their_target() {
+        let (_folder, store, device) = target().await;
+        let mut change = store.change().await.unwrap();
+        change.keep_certificate(&device, Use::Device, &issued("0a", 9 * DAY), ("r", "k"), 0).await.unwrap();
+        change.keep_certificate(&device, Use::Bootstrap, &issued("0b", 3 * DAY), ("", ""), 0).await.unwrap();
+        change.commit().await.unwrap();
+        let known = store.certificate(&device).await.unwrap().unwrap();
+        assert_eq!((known.serial.as_str(), known.chain), ("0a", vec![vec![1, 2], vec![3]]));
+        assert!(store.issued_for(&device, "r", 8 * DAY).await.unwrap().is_some());
+        assert!(store.issued_for(&device, "r", 9 * DAY).await.unwrap().is_none());
+        assert!(store.issued_for(&device, "other", 0).await.unwrap().is_none());
+        let mut change = store.change().await.unwrap();
+        change.remove_target("default", &device, DAY).await.unwrap();
+        change.commit().await.unwrap();
+        assert_eq!(serials(&store, DAY).await, ["0a", "0b"]);
+        assert_eq!(serials(&store, 4 * DAY).await, ["0a"]);
+        assert_eq!(serials(&store, 10 * DAY).await, [""; 0]);
+        assert!(store.certificate(&device).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_used_file_loses_its_certificate_after_a_day_with_an_own_one() {
+        let (_folder, store, device) = target().await;
+        let clean = async |now_ms| {
+            let mut change = store.change().await.unwrap();
+            let count = change.revoke_used_files(now_ms).await.unwrap();
+            change.commit().await.unwrap();
+            count
+        };
+        let mut change = store.change().await.unwrap();
+        change.keep_certificate(&device, Use::Bootstrap, &issued("0b", 30 * DAY), ("", ""), 5).await.unwrap();
+        change.commit().await.unwrap();
+        assert_eq!(clean(3 * DAY).await, 0, "it has no own one");
+        let mut change = store.change().await.unwrap();
+        change.keep_certificate(&device, Use::Device, &issued("0a", 99 * DAY), ("r", "k"), 10).await.unwrap();
+        change.commit().await.unwrap();
+        assert_eq!(clean(3 * DAY).await, 0, "its token is not used up");
+        let mut change = store.change().await.unwrap();
+        change.use_up_token(&device).await.unwrap();
+        change.commit().await.unwrap();
+        assert_eq!(clean(DAY).await, 0, "too early");
+        assert_eq!(clean(DAY + 11).await, 1);
+        assert_eq!(serials(&store, DAY + 11).await, ["0b"]);
+        // The next file's is another matter.
+        let mut change = store.change().await.unwrap();
+        change.set_token(&device, "next").await.unwrap();
+        change
+            .keep_certificate(&device, Use::Bootstrap, &issued("0c", 40 * DAY), ("", ""), 2 * DAY)
+            .await
+            .unwrap();
+        change.commit().await.unwrap();
+        assert_eq!(clean(9 * DAY).await, 0);
     }
 }
