@@ -14,6 +14,7 @@ mod magika;
 pub mod onnxruntime;
 mod programs;
 mod python;
+mod simulator;
 mod stamp;
 mod wheel;
 
@@ -43,7 +44,8 @@ pub fn for_tests() -> Result<()> {
     for_demo()?;
     let _lock = lock()?;
     programs::install()?;
-    python::venv()
+    python::venv()?;
+    simulator::file()
 }
 
 /// Two set-ups at once would fetch everything twice; the second waits for the first.
