@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use reqwest::Method;
-use selvedge_package::trust::verify_targets;
+use selvedge_package::trust::{ImageFiles, verify_image};
 use selvedge_signing::{SigningKey, metadata};
 use serde_json::{Value, json};
 use support::Registry;
@@ -56,7 +56,8 @@ async fn a_package_is_released_and_listed() {
     }
     let now = jiff::Timestamp::now();
     let targets =
-        verify_targets(file("1.root.json").as_bytes(), file("3.targets.json").as_bytes(), now).unwrap();
+        verify_image(file("1.root.json").as_bytes(), &ImageFiles::unsplit(file("3.targets.json")), now)
+            .unwrap();
     assert_eq!(targets.releases.len(), 3);
 
     registry.stop();

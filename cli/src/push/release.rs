@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use selvedge_package::Bundle;
-use selvedge_package::trust::{RepositoryMetadata, target_name, verify_targets};
+use selvedge_package::trust::{ImageFiles, RepositoryMetadata, target_name, verify_image};
 use selvedge_signing::image::{ImageTarget, add_target, renew};
 use selvedge_signing::lifetimes::{IMAGE_SNAPSHOT, IMAGE_TARGETS, IMAGE_TIMESTAMP, expiry};
 use selvedge_signing::online::{sign_snapshot, sign_timestamp};
@@ -20,8 +20,8 @@ pub fn release(image: &mut Image, ring: &Ring, bundle: &Bundle, now: Timestamp) 
     let target = ImageTarget::of(bundle);
     if let Some(targets) = &image.targets {
         // Its age is no matter here, nor are keys that a newer root has replaced: it is signed again.
-        let verify =
-            |root: &String| verify_targets(root.as_bytes(), targets.as_bytes(), Timestamp::UNIX_EPOCH);
+        let files = ImageFiles::unsplit(targets.as_bytes());
+        let verify = |root: &String| verify_image(root.as_bytes(), &files, Timestamp::UNIX_EPOCH);
         let mut tried = image.image_roots.iter().rev().map(verify);
         let newest = tried.next().ok_or_else(no_root)?;
         let read = newest.or_else(|error| tried.find_map(Result::ok).ok_or(error)).map_err(untrusted)?;

@@ -12,7 +12,6 @@ use sigstore_tuf::TargetFile;
 
 use super::TrustError;
 use super::assignment::{AssignedPackage, Assignment};
-use super::image_files::{ImageFiles, verify_image};
 use super::update::shown;
 use crate::digest::Digest;
 use crate::name::PackageName;
@@ -62,11 +61,6 @@ pub struct ImageTargets {
 /// The name of the target of a release.
 pub fn target_name(package: &PackageName, version: &Version) -> String {
     format!("{package}-{version}.pkg.json")
-}
-
-/// [`verify_image`] for a repository that is not split.
-pub fn verify_targets(root: &[u8], targets: &[u8], now: Timestamp) -> Result<ImageTargets, TrustError> {
-    verify_image(root, &ImageFiles::unsplit(targets), now)
 }
 
 /// Reads one entry.

@@ -29,7 +29,7 @@ pub use assignment::{AssignedPackage, Assignment, Desired, DirectorAssignment, F
 pub use client::{Client, Found, Refresh};
 pub use error::TrustError;
 pub use image_files::{ImageFiles, verify_image};
-pub use images::{ImageCustom, ImageTargets, ReleasedTarget, target_name, verify_targets};
+pub use images::{ImageCustom, ImageTargets, ReleasedTarget, target_name};
 pub use repository::{DelegatedFile, RepositoryMetadata, file_version};
 pub use source::{Source, SourceError, Wanted};
 pub use state::TrustState;

@@ -1,8 +1,12 @@
 //! Delegated roles on their way to a device: which are needed, which are kept, which are refused.
 
-use selvedge_package::trust::{DelegatedFile, MetadataBundle, TrustError, TrustState, bins};
+use selvedge_package::trust::{
+    DelegatedFile, ImageFiles, MetadataBundle, TrustError, TrustState, bins, verify_image,
+};
 use selvedge_signing::SigningKey;
 use selvedge_signing::image::ImageTarget;
+use selvedge_signing::online::{sign_image_snapshot, sign_timestamp};
+use selvedge_signing::tree::add_release;
 use serde_json::json;
 
 use crate::fixture::{DAY, World, check_refused, device, target};
@@ -294,4 +298,44 @@ fn hardware_and_floors_are_judged_by_what_was_released() {
     let floor =
         |package: &selvedge_package::PackageName| u64::from(*package == releases[2].custom.package) * 2;
     assert_eq!(desired.check_floors(floor).unwrap_err().reason(), "below-floor");
+}
+
+/// What our own signing makes of many releases: each is found by a device that was given the files on its
+/// branch and no other, and its offer stays small.
+#[test]
+fn a_grown_repository_is_followed_along_one_branch() {
+    let mut world = World::new();
+    let root = world.image_roots[0].clone();
+    let expires = world.now + DAY * 300;
+    let releases: Vec<_> = (0..90).map(|at| target(&format!("package-{at}"), "1.0.0", 1)).collect();
+    let mut files: Option<ImageFiles> = None;
+    for release in &releases {
+        let changed = add_release(&root, files.as_ref(), release, expires, &[&world.image.targets]).unwrap();
+        files = Some(changed.on(files.as_ref()));
+    }
+    let files = files.unwrap();
+    assert!(files.bins.len() > 8, "it was split");
+    let read = verify_image(&root, &files, world.now).unwrap();
+    assert_eq!(read.releases.len(), releases.len());
+
+    let expires = world.now + DAY * 7;
+    let snapshot = sign_image_snapshot(9, &files, expires, &world.image.snapshot).unwrap();
+    let timestamp = sign_timestamp(9, &snapshot, expires, &world.image.timestamp).unwrap();
+    let mut state = world.enrol();
+    for release in releases.iter().step_by(7) {
+        let mut offer = world.offer("edge-1", &[release]);
+        offer.image.timestamp = timestamp.clone();
+        offer.image.snapshot = snapshot.clone();
+        offer.image.targets = files.targets.clone();
+        let branch = bins::branch(&release.name()).into_iter();
+        offer.image.delegated = branch
+            .filter_map(|role| Some(DelegatedFile { file: files.bins.get(&role)?.clone(), role }))
+            .collect();
+        let accepted = world.accept(&state, &offer).unwrap();
+        assert_eq!(accepted.desired.assignments[0].digest, release.digest);
+        let mut cbor = Vec::new();
+        ciborium::into_writer(&offer, &mut cbor).unwrap();
+        assert!(cbor.len() < 64 << 10, "{} bytes", cbor.len());
+        state = accepted.state;
+    }
 }

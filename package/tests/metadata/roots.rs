@@ -1,6 +1,6 @@
 //! Rotation and revocation of keys, and a root that is kept from the device.
 
-use selvedge_package::trust::{adopt_roots, verify_targets};
+use selvedge_package::trust::{ImageFiles, adopt_roots, verify_image};
 use selvedge_signing::image::renew;
 use selvedge_signing::lifetimes::{IMAGE_TARGETS, ROOT, expiry};
 use selvedge_signing::roots::{RoleKeys, countersign, sign_root};
@@ -145,12 +145,13 @@ fn a_chain_without_end_is_refused() {
 fn the_registry_verifies_uploaded_targets() {
     let world = World::new();
     let root = &world.image_roots[0];
-    let read = verify_targets(root, &world.image_targets, world.now).unwrap();
+    let files = |world: &World| ImageFiles::unsplit(world.image_targets.clone());
+    let read = verify_image(root, &files(&world), world.now).unwrap();
     assert_eq!((read.version, read.releases.len()), (1, 1));
     assert_eq!(read.releases[0].target, "file-type-1.0.0.pkg.json");
     let other = World::new();
-    assert!(verify_targets(root, &other.image_targets, world.now).is_err());
-    assert!(verify_targets(root, &world.image_targets, world.now + crate::fixture::DAY * 400).is_err());
+    assert!(verify_image(root, &files(&other), world.now).is_err());
+    assert!(verify_image(root, &files(&world), world.now + crate::fixture::DAY * 400).is_err());
 }
 
 /// The same people sign for both repositories, so a root of one would pass for the next of the other.
