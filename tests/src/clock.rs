@@ -3,7 +3,14 @@
 
 use std::time::Instant;
 
+use jiff::Timestamp;
+
 /// Now, monotonic.
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The machine's date.
+pub fn date() -> Timestamp {
+    Timestamp::now()
 }

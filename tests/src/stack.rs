@@ -258,7 +258,8 @@ pub fn reported<'a>(target: &'a Value, package: &str) -> Option<&'a Value> {
 /// The word that the control socket uses for a routed package.
 pub const SERVING: PackageState = PackageState::Serving;
 
-fn agent_status(socket: &Path) -> std::io::Result<Value> {
+/// What an agent says of itself on its socket.
+pub fn agent_status(socket: &Path) -> std::io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(wait::HUNG))?;
     stream.write_all(b"GET /v1/status HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")?;
