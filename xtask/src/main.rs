@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod arm64;
+mod attacks;
 mod bench;
 mod beside;
 mod children;
@@ -45,7 +46,7 @@ enum Command {
         #[arg(long, hide = true)]
         folder: Option<PathBuf>,
     },
-    /// Install what the tests need and run all of them, or a part: `stories`
+    /// Install what the tests need and run all of them, or a part: `stories`, `attacks`
     Test {
         /// The part, and arguments for `cargo nextest run`
         #[arg(value_name = "PART | ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]

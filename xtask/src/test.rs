@@ -7,12 +7,16 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::{beside, clock, examples, paths, run, setup};
+use crate::{attacks, beside, clock, examples, paths, run, setup};
 
 const NEXTEST: &str = "0.9.143";
 
 /// Parts of the tests that can be run alone, and nextest's filter for each.
-const PARTS: [(&str, &str); 1] = [("stories", "package(selvedge-tests)")];
+const PARTS: [(&str, &str); 2] =
+    [("stories", "package(selvedge-tests)"), (ATTACKS, "package(selvedge-tests) & binary(attacks)")];
+
+/// The part that ends with a table.
+const ATTACKS: &str = "attacks";
 
 /// The names of the parts, for a person.
 pub fn parts() -> String {
@@ -22,6 +26,7 @@ pub fn parts() -> String {
 /// Runs all tests, or a part, or those that the arguments for nextest name.
 pub fn run(arguments: &[String]) -> Result<()> {
     let (part, arguments) = split(arguments)?;
+    let rows = part.filter(|(name, _)| *name == ATTACKS).map(|_| attacks::collect()).transpose()?;
     let started = clock::Started::now();
     setup::for_tests()?;
     examples::file_type()?;
@@ -45,24 +50,31 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     command.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime());
     command.env("SELVEDGE_MODULES", paths::modules());
-    command.args(part.map(|filter| ["--filterset", filter]).into_iter().flatten());
+    command.args(part.map(|(_, filter)| ["--filterset", filter]).into_iter().flatten());
+    if let Some(rows) = &rows {
+        // Every row is worth its line, whatever became of others.
+        command.env(attacks::VARIABLE, rows).arg("--no-fail-fast");
+    }
     let result = run::loudly(command.args(arguments)).context("the tests failed");
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     let outcome = if result.is_ok() { "passed" } else { "FAILED" };
     run::say(format!("tests {outcome}; set-up, build and tests took {minutes:.1} min"));
-    result
+    let table = rows.as_ref().map_or(Ok(()), attacks::show);
+    result.and(table)
 }
 
-/// The filter of the part that the first argument names, if it does, and the rest.
-fn split(arguments: &[String]) -> Result<(Option<&'static str>, &[String])> {
+/// A part and its filter.
+type Part = (&'static str, &'static str);
+
+/// The part that the first argument names, if it does, and the rest.
+fn split(arguments: &[String]) -> Result<(Option<Part>, &[String])> {
     let Some((first, rest)) = arguments.split_first() else { return Ok((None, arguments)) };
     if first.starts_with('-') {
         return Ok((None, arguments));
     }
     let part = PARTS.iter().find(|(name, _)| name == first);
     let known = || format!("no part of the tests is called `{first}`; there are: {}", parts());
-    let (_, filter) = part.with_context(known)?;
-    Ok((Some(filter), rest))
+    Ok((Some(*part.with_context(known)?), rest))
 }
 
 /// `cargo-nextest`: the person's own, or one that is built into `target/setup/tools`.
@@ -93,7 +105,8 @@ mod tests {
         let flags = words(&["-E", "test(x)"]);
         assert_eq!(split(&flags).unwrap(), (None, &flags[..]));
         let stories = words(&["stories", "--no-fail-fast"]);
-        assert_eq!(split(&stories).unwrap(), (Some(PARTS[0].1), &stories[1..]));
+        assert_eq!(split(&stories).unwrap(), (Some(PARTS[0]), &stories[1..]));
+        assert_eq!(split(&words(&["attacks"])).unwrap().0.unwrap().0, ATTACKS);
         assert!(split(&words(&["storys"])).unwrap_err().to_string().contains("stories"));
     }
 }

@@ -23,12 +23,13 @@ fn lives(name: &str, kernel: impl FnOnce(&Kernel)) {
             let old = field.world.bundle();
             field.takes_next();
             field.refuses(&old, &["would go back"]);
-            let mut evil = field.world.clone();
-            evil.director.lives = [730, -1, -1, -1];
-            let bundle = evil.next();
-            field.refuses(&bundle, &["expired"]);
-            field.restart_agent();
-            field.refuses(&bundle, &["expired"]);
+            for _ in 0..2 {
+                let mut evil = field.world.clone();
+                evil.director.lives = [730, -1, -1, -1];
+                let bundle = evil.next();
+                field.refuses(&bundle, &["expired"]);
+                field.restart_agent();
+            }
         },
     );
     field.done();

@@ -26,7 +26,12 @@ fn full_in_the_middle_of_acceptance() {
             });
             if !accepted {
                 met += 1;
-                assert_eq!(field.status()["state"]["desired"], before, "half an acceptance");
+                // What failed may be the report of it: whole or not at all either way.
+                let desired = field.status()["state"]["desired"].as_u64();
+                assert!(
+                    [Some(before), Some(before + 1)].contains(&desired),
+                    "half an acceptance: {desired:?}"
+                );
             }
             // There is room again: found by itself after a pause, and by a restart at once.
             field.kernel.set_room();

@@ -41,19 +41,25 @@ fn hidden_rotation() {
                 theirs.targets_version += 100;
                 theirs.publish();
                 evil.sequence += 100;
-                let mut bundle = evil.next();
-                field.refuses(&bundle, &["not trusted"]);
-                // The same with the factory root among what is offered.
                 let factory = of(&mut evil).roots[0].clone();
-                if name == "Image" {
-                    bundle.image.roots = vec![factory];
-                } else {
-                    bundle.director.roots = vec![factory];
-                }
-                field.refuses(&bundle, &["not trusted"]);
+                let mut offer = |field: &mut Field, roots: Vec<Vec<u8>>| {
+                    let (mut bundle, honest) = (evil.next(), field.world.next());
+                    // Of the other repository he has what everybody has.
+                    if name == "Image" {
+                        bundle.image.roots = roots;
+                        bundle.director = honest.director;
+                        bundle.assignment = honest.assignment;
+                    } else {
+                        bundle.director.roots = roots;
+                        bundle.image = honest.image;
+                    }
+                    field.refuses(&bundle, &["not trusted"]);
+                };
+                offer(field, Vec::new());
+                offer(field, vec![factory.clone()]);
                 field.restart_agent();
                 assert_eq!(field.status()[version], rotated, "the newest root outlives the agent");
-                field.refuses(&bundle, &["not trusted"]);
+                offer(field, vec![factory]);
             },
         );
     }
