@@ -21,7 +21,7 @@ const FILES: [File; 7] = [
     ("the assignment", |bundle| &mut bundle.assignment),
 ];
 
-const NOT_TAKEN: [&str; 8] = [
+const NOT_TAKEN: [&str; 9] = [
     "not trusted",
     "not what the Director signed for",
     "not what this program reads",
@@ -30,7 +30,14 @@ const NOT_TAKEN: [&str; 8] = [
     "expired",
     "too-large",
     "unreadable",
+    "incomplete",
 ];
+
+/// The next offer, with every file of it new: one that the device holds already it does not read.
+fn renewed(field: &mut Field) -> MetadataBundle {
+    field.world.image.publish();
+    field.world.next()
+}
 
 #[test]
 fn tampered() {
@@ -38,7 +45,7 @@ fn tampered() {
     for (name, file) in FILES {
         field.row("tampered", &format!("one byte of {name}, at ten places"), Nothing, |field| {
             for part in 0..10 {
-                let mut bundle = field.world.next();
+                let mut bundle = renewed(field);
                 let bytes = file(&mut bundle);
                 let place = bytes.len() * part / 10;
                 bytes[place] ^= 1;
@@ -47,7 +54,7 @@ fn tampered() {
         });
     }
     field.row("tampered", "a signature of nothing by the right key", Nothing, |field| {
-        let mut bundle = field.world.next();
+        let mut bundle = renewed(field);
         let mut timestamp: serde_json::Value = serde_json::from_slice(&bundle.image.timestamp).unwrap();
         timestamp["signatures"][0]["sig"] = hex::encode([0; 64]).into();
         bundle.image.timestamp = serde_json::to_vec(&timestamp).unwrap();
@@ -62,7 +69,7 @@ fn truncated() {
     for (name, file) in FILES {
         field.row("truncated", &format!("{name}, to nothing, to a half, by one byte"), Nothing, |field| {
             for keep in [|_| 0, |length| length / 2, |length: usize| length - 1] {
-                let mut bundle = field.world.next();
+                let mut bundle = renewed(field);
                 let bytes = file(&mut bundle);
                 bytes.truncate(keep(bytes.len()));
                 field.refuses(&bundle, &NOT_TAKEN);
@@ -71,7 +78,7 @@ fn truncated() {
     }
     field.row("truncated", "the bundle itself, at twenty places", Nothing, |field| {
         for part in 0..20 {
-            let bytes = to_cbor(&field.world.next()).unwrap();
+            let bytes = to_cbor(&renewed(field)).unwrap();
             field.refuses_bytes(bytes[..bytes.len() * part / 20].to_vec(), &NOT_TAKEN);
         }
     });
@@ -88,18 +95,18 @@ fn endless() {
     };
     for (name, file) in FILES {
         field.row("endless", &format!("{name}, padded to 96 KiB"), Nothing, |field| {
-            let mut bundle = field.world.next();
+            let mut bundle = renewed(field);
             *file(&mut bundle) = padded(file(&mut bundle), 96 << 10);
             field.refuses(&bundle, &NOT_TAKEN);
         });
     }
     field.row("endless", "a chain of 100 roots", Nothing, |field| {
-        let mut bundle = field.world.next();
+        let mut bundle = renewed(field);
         bundle.image.roots = vec![b"{}".to_vec(); 100];
         field.refuses(&bundle, &["too-large", "roots"]);
     });
     field.row("endless", "a root of 96 KiB", Nothing, |field| {
-        let mut bundle = field.world.next();
+        let mut bundle = renewed(field);
         bundle.director.roots = vec![padded(&field.world.director.roots[0], 96 << 10)];
         field.refuses(&bundle, &["too-large", "a root"]);
     });

@@ -111,6 +111,18 @@ fn director_alone() {
         field.world.issued_at = None;
         field.takes_next();
     });
+    field.row(
+        "stolen Director key",
+        "drives the time a day ahead, and from there another",
+        Nothing,
+        |field| {
+            // The floor is 20 hours ahead of the clock now: that makes the clock no less believed.
+            let mut evil = field.world.clone();
+            evil.issued_at = Some(days(0).checked_add(SignedDuration::from_hours(40)).unwrap());
+            let bundle = evil.next();
+            field.refuses(&bundle, &["bad-assignment"]);
+        },
+    );
     field.row("stolen Director key", "signs new Image metadata with it", Nothing, |field| {
         let mut evil = field.world.clone();
         let never = identity("identity", 9, json!({}));
@@ -140,7 +152,8 @@ fn releasers_alone() {
         bundle.director = honest.director.clone();
         bundle.assignment = honest.assignment.clone();
         field.refuses(&bundle, &["not trusted"]);
-        // New targets under the honest snapshot, which pins the old ones.
+        // New targets under the honest snapshot, which pins others.
+        field.world.image.publish();
         let mut bundle = field.world.next();
         bundle.image.targets = evil.image.files.targets.clone();
         field.refuses(&bundle, &["not trusted"]);
