@@ -167,6 +167,64 @@ impl Registry {
         Err(self.answered(&format!("store the blob {digest}"), status, &bytes))
     }
 
+    /// Fetches a blob of at most `most` bytes into a new file, and compares it with its digest. `got`
+    /// hears of every piece.
+    pub async fn get_blob(
+        &self,
+        digest: &Digest,
+        most: u64,
+        path: &Path,
+        got: impl Fn(u64),
+    ) -> Result<(), Failure> {
+        use std::io::Write as _;
+        let mut response = self
+            .http
+            .get(format!("{}/v1/blobs/{digest}", self.context.registry))
+            .bearer_auth(self.context.token.reveal())
+            .send()
+            .await
+            .map_err(|source| self.unreachable(source))?;
+        let status = response.status();
+        if !status.is_success() {
+            let bytes = bounded(response, 65_536).await.map_err(|source| self.garbled(source))?;
+            return Err(self.answered(&format!("give the blob {digest}"), status, &bytes));
+        }
+        let mut file = std::fs::File::create_new(path).map_err(Failure::file("write", path))?;
+        let (mut hashing, mut size) = (selvedge_package::chunks::ChunkIndexer::new(), 0);
+        while let Some(piece) = response.chunk().await.map_err(|error| self.broken(error.into()))? {
+            size += piece.len() as u64;
+            if size > most {
+                return Err(self.garbled(format!("blob {digest} is larger than {most} bytes").into()));
+            }
+            hashing.update(&piece);
+            file.write_all(&piece).map_err(Failure::file("write", path))?;
+            got(piece.len() as u64);
+        }
+        if hashing.finish().digest != *digest {
+            return Err(Failure::Untrusted {
+                what: format!("what the registry sent for blob {digest} is something else"),
+                advice: "try again; if it stays so, the registry's store is damaged".to_owned(),
+                source: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// GET of something that is not JSON, of at most `most` bytes.
+    pub async fn get_bytes(&self, doing: &str, path: &str, most: usize) -> Result<Vec<u8>, Failure> {
+        let response = self
+            .http
+            .get(format!("{}{path}", self.context.registry))
+            .bearer_auth(self.context.token.reveal())
+            .timeout(USUAL_WAIT)
+            .send()
+            .await
+            .map_err(|source| self.unreachable(source))?;
+        let status = response.status();
+        let bytes = bounded(response, most).await.map_err(|source| self.broken(source))?;
+        if status.is_success() { Ok(bytes) } else { Err(self.answered(doing, status, &bytes)) }
+    }
+
     /// Every release of the workspace, as sent and as rows.
     pub async fn packages(&self) -> Result<(Value, Vec<rows::Package>), Failure> {
         let value = self.get("list packages", &self.in_workspace("/packages")).await?;

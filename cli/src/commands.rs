@@ -5,7 +5,9 @@ pub mod completions;
 pub mod deploy;
 pub mod deployments;
 pub mod explain;
+pub mod export;
 pub mod facts;
+pub mod import;
 pub mod keys;
 pub mod logs;
 pub mod names;
@@ -20,6 +22,7 @@ pub mod targets;
 pub mod trust;
 pub mod undeploy;
 pub mod up;
+pub mod verify;
 pub mod watch;
 
 use clap::{Parser, Subcommand};
@@ -68,6 +71,12 @@ pub enum Command {
     Package(package::Args),
     /// Sign a package and send it to the registry
     Release(release::Args),
+    /// Put packages and what vouches for them into one file, for a USB stick or other tools
+    Export(export::Args),
+    /// Make a package directory of such a file, or of an OCI image layout
+    Import(import::Args),
+    /// Say what a device would say of a file: keys, dates, and what it would refuse
+    Verify(verify::Args),
     /// Assign a release to a target, or to all that match a selector
     Deploy(deploy::Args),
     /// End deployments; what nothing else assigns is uninstalled
@@ -134,6 +143,9 @@ pub async fn run(cli: &Cli) -> Result<(), Failure> {
             Command::Trust(command) => trust::run(&around, command).await,
             Command::Package(args) => package::run(&around, args).await,
             Command::Release(args) => release::run(&around, args).await,
+            Command::Export(args) => export::run(&around, args).await,
+            Command::Import(args) => import::run(&around, args).await,
+            Command::Verify(args) => verify::run(&around, args).await,
             Command::Deploy(args) => deploy::run(&around, args).await,
             Command::Targets(args) => targets::run(&around, args).await,
             Command::Target(command) => target::run(&around, command).await,

@@ -2,5 +2,8 @@
 //! host before anyone sees it.
 
 pub mod authoring;
+pub mod fetch;
 pub mod layout;
+pub mod oci;
 pub mod probe;
+pub mod signed;

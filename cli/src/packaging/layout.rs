@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use selvedge_package::archive::LAYOUT;
 use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::chunks::{ChunkIndexer, Indexed};
 use selvedge_package::limits::Limits;
@@ -19,14 +20,13 @@ use crate::packaging::authoring::{Content, Sources};
 /// Bytes copied in one piece; between two pieces the command can be interrupted.
 const PIECE: usize = 1 << 20;
 
-/// `oci-layout`, by the OCI image layout specification 1.1.
-const MARKER: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
-
 /// `index.json`: one manifest, which is the package.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Index {
     schema_version: u32,
+    /// Other tools leave it out.
+    #[serde(default)]
     media_type: String,
     manifests: Vec<Descriptor>,
 }
@@ -49,13 +49,11 @@ impl Layout {
                 "`selvedge package` makes one from an ONNX file or a directory with selvedge.toml",
             ));
         }
-        let path = dir.join("index.json");
-        let index: Index = serde_json::from_slice(&read(&path, Limits::PACKAGE.oci_manifest_bytes)?)
-            .map_err(Failure::content("the index of a package", &path))?;
-        let [descriptor] = index.manifests.as_slice() else {
-            return Err(Failure::content::<String>("the index of one package", &path)(format!(
+        let manifests = listed(dir)?;
+        let [descriptor] = manifests.as_slice() else {
+            return Err(Failure::content::<String>("the index of one package", &dir.join("index.json"))(format!(
                 "it lists {} manifests",
-                index.manifests.len()
+                manifests.len()
             )));
         };
         let manifest_path = blob_path(dir, &descriptor.digest);
@@ -80,6 +78,11 @@ impl Layout {
             }
         }
         Ok(layout)
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The package.
@@ -149,26 +152,50 @@ pub async fn write(dir: &Path, sources: Sources, read: impl Fn(u64)) -> Result<L
         put(dir, digest, bytes)?;
     }
     put(dir, &bundle.digest(), &manifest)?;
-    let index = Index {
-        schema_version: 2,
-        media_type: "application/vnd.oci.image.index.v1+json".to_owned(),
-        manifests: vec![Descriptor {
-            media_type: oci::MANIFEST.to_owned(),
-            digest: bundle.digest(),
-            size: bundle.length(),
-            annotations: BTreeMap::from([(
-                "org.opencontainers.image.ref.name".to_owned(),
-                bundle.manifest().version.to_string(),
-            )]),
-        }],
-    };
-    let index = serde_json::to_vec_pretty(&index)
-        .map_err(|source| Failure::Internal { what: "cannot write index.json", source: source.into() })?;
-    for (name, bytes) in [("index.json", index.as_slice()), ("oci-layout", MARKER)] {
+    finish(dir, bundle)
+}
+
+/// Makes a package of a directory that has all of its blobs.
+pub fn finish(dir: &Path, bundle: Bundle) -> Result<Layout, Failure> {
+    let index = index([&bundle])?;
+    for (name, bytes) in [("index.json", index.as_slice()), ("oci-layout", LAYOUT)] {
         let path = dir.join(name);
         std::fs::write(&path, bytes).map_err(Failure::file("write", &path))?;
     }
     Ok(Layout { dir: dir.to_owned(), bundle })
+}
+
+/// The `index.json` of a layout of these packages. The first of a version is found by it; where there
+/// are several packages, by name and version.
+pub fn index<'a>(bundles: impl IntoIterator<Item = &'a Bundle>) -> Result<Vec<u8>, Failure> {
+    let bundles: Vec<&Bundle> = bundles.into_iter().collect();
+    let name = |bundle: &Bundle| match bundles.len() {
+        1 => bundle.manifest().version.to_string(),
+        _ => format!("{}-{}", bundle.manifest().name, bundle.manifest().version),
+    };
+    let index = Index {
+        schema_version: 2,
+        media_type: "application/vnd.oci.image.index.v1+json".to_owned(),
+        manifests: bundles
+            .iter()
+            .map(|bundle| Descriptor {
+                media_type: oci::MANIFEST.to_owned(),
+                digest: bundle.digest(),
+                size: bundle.length(),
+                annotations: BTreeMap::from([("org.opencontainers.image.ref.name".to_owned(), name(bundle))]),
+            })
+            .collect(),
+    };
+    serde_json::to_vec_pretty(&index)
+        .map_err(|source| Failure::Internal { what: "cannot write index.json", source: source.into() })
+}
+
+/// What the `index.json` of a layout lists.
+pub fn listed(dir: &Path) -> Result<Vec<Descriptor>, Failure> {
+    let path = dir.join("index.json");
+    let index: Index = serde_json::from_slice(&read(&path, Limits::PACKAGE.oci_manifest_bytes)?)
+        .map_err(Failure::content("the index of a package", &path))?;
+    Ok(index.manifests)
 }
 
 /// Copies a file to where its digest says, which is known only at its end.
@@ -218,11 +245,13 @@ fn readable(file: &File, path: &Path) -> Result<(), Failure> {
     file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(Failure::file("change", path))
 }
 
-fn blob_path(dir: &Path, digest: &Digest) -> PathBuf {
+/// Where a blob of a layout lies.
+pub fn blob_path(dir: &Path, digest: &Digest) -> PathBuf {
     dir.join("blobs/sha256").join(digest.hex())
 }
 
-fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
+/// Reads a file of at most `limit` bytes.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
     let file = File::open(path).map_err(Failure::file("open", path))?;
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(Failure::file("read", path))?;
