@@ -65,7 +65,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let size = layouts.iter().map(|layout| layout.bundle().size()).sum();
     let names: Vec<String> = bundles
         .iter()
-        .map(|bundle| format!("{} {} r{}", bundle.manifest().name, bundle.manifest().version, bundle.manifest().release))
+        .map(|bundle| {
+            format!("{} {} r{}", bundle.manifest().name, bundle.manifest().version, bundle.manifest().release)
+        })
         .collect();
     around.out.line(format!("{}: {}, {}", out.display(), names.join(", "), output::bytes(size)));
     match (files.device(), files.is_empty()) {
@@ -89,7 +91,8 @@ async fn gather(
     if let Some(device) = &args.target {
         let registry = around.registry()?;
         let path = registry.in_workspace(&format!("/targets/{device}/bundle"));
-        let bytes = registry.get_bytes(&format!("show what {device} shall run"), &path, LARGEST_BUNDLE).await?;
+        let bytes =
+            registry.get_bytes(&format!("show what {device} shall run"), &path, LARGEST_BUNDLE).await?;
         let garbled = |source: String| Failure::Garbled {
             who: "the registry",
             address: registry.address().to_owned(),
@@ -116,7 +119,10 @@ async fn gather(
         return Ok((vec![Layout::open(Path::new(what))?], MetadataFiles::default()));
     }
     let reference: Reference = what.parse().map_err(|why: String| {
-        Failure::missing(format!("{what} is neither a directory nor the name of a release: {why}"), "write it like file-type@1.0.0")
+        Failure::missing(
+            format!("{what} is neither a directory nor the name of a release: {why}"),
+            "write it like file-type@1.0.0",
+        )
     })?;
     let registry = around.registry()?;
     let (_, rows) = registry.packages().await?;
@@ -153,9 +159,11 @@ async fn archive(file: &Path, layouts: &[Layout], files: &MetadataFiles) -> Resu
     writer.finish().map_err(writing)?;
     temporary.as_file().sync_all().map_err(Failure::file("write", file))?;
     readable(temporary.as_file(), file)?;
-    temporary
-        .persist_noclobber(file)
-        .map_err(|error| Failure::File { doing: "write", path: file.to_owned(), source: error.error })?;
+    temporary.persist_noclobber(file).map_err(|error| Failure::File {
+        doing: "write",
+        path: file.to_owned(),
+        source: error.error,
+    })?;
     Ok(())
 }
 

@@ -50,6 +50,12 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     }
     let aside = oci::beside(&args.out)?;
     let from = if args.from.is_dir() {
+        if !args.from.join("oci-layout").is_file() {
+            return Err(Failure::refused(
+                format!("{} is no OCI image layout", args.from.display()),
+                "name the directory that holds `oci-layout` and `index.json`",
+            ));
+        }
         args.from.clone()
     } else {
         let unpacked = aside.path().join("unpacked");
@@ -99,7 +105,9 @@ fn choose(dir: &Path, wanted: Option<&Reference>) -> Result<Bundle, Failure> {
     }
     match (all.len(), all.pop()) {
         (1, Some(bundle)) => Ok(bundle),
-        (0, _) => Err(Failure::missing("it does not hold that package", format!("it holds {}", known.join(", ")))),
+        (0, _) => {
+            Err(Failure::missing("it does not hold that package", format!("it holds {}", known.join(", "))))
+        }
         _ => Err(Failure::usage(
             format!("it holds several packages: {}", known.join(", ")),
             "say which with --package NAME[@VERSION]",

@@ -131,7 +131,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
                 desired.assignments.len(),
                 desired.issued_at
             ));
-            around.out.line("  it would refuse it where it has accepted a newer sequence or newer metadata already,");
+            around.out.line(
+                "  it would refuse it where it has accepted a newer sequence or newer metadata already,",
+            );
             around.out.line("  and every other device refuses it: it is for another one");
             report["verdict"] = json!({"taken": true, "device": device, "sequence": desired.sequence, "assignments": settings});
         }
@@ -152,7 +154,8 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
 pub async fn check(path: &Path, roots: &Roots, now: Timestamp) -> Result<Verdict, Failure> {
     let content = read(path).await?;
     let bundles: Vec<&Bundle> = content.bundles.iter().collect();
-    let anchor = roots.anchor()?.ok_or_else(|| Failure::usage("no root is given", "say --keys DIR or --root FILE"))?;
+    let anchor =
+        roots.anchor()?.ok_or_else(|| Failure::usage("no root is given", "say --keys DIR or --root FILE"))?;
     if content.files.is_empty() {
         return Err(unsigned());
     }
@@ -162,7 +165,8 @@ pub async fn check(path: &Path, roots: &Roots, now: Timestamp) -> Result<Verdict
 fn unsigned() -> Failure {
     Failure::Untrusted {
         what: "nobody has signed for it: there is no metadata in it".to_owned(),
-        advice: "export it from a registry that has released it; a plain OCI layout carries no signatures".to_owned(),
+        advice: "export it from a registry that has released it; a plain OCI layout carries no signatures"
+            .to_owned(),
         source: None,
     }
 }
@@ -247,7 +251,8 @@ fn digest(mut from: impl std::io::Read) -> std::io::Result<Digest> {
 async fn stream(path: &Path) -> Result<Content, Failure> {
     let refused = |source: ArchiveError| Failure::Untrusted {
         what: format!("{} is not read by a device", path.display()),
-        advice: "`selvedge import` reads what other tools wrote; `selvedge export` writes what devices read".to_owned(),
+        advice: "`selvedge import` reads what other tools wrote; `selvedge export` writes what devices read"
+            .to_owned(),
         source: Some(source.into()),
     };
     let file = File::open(path).map_err(Failure::file("open", path))?;
@@ -289,8 +294,10 @@ fn bundles(
     small: &BTreeMap<Digest, Vec<u8>>,
     sizes: &BTreeMap<Digest, u64>,
 ) -> Result<Vec<Bundle>, Failure> {
-    let index: Value = serde_json::from_slice(index).map_err(Failure::content("an archive with an index", path))?;
-    let lacks = |digest: &str| Failure::content::<String>("whole", path)(format!("it lacks the blob {digest}"));
+    let index: Value =
+        serde_json::from_slice(index).map_err(Failure::content("an archive with an index", path))?;
+    let lacks =
+        |digest: &str| Failure::content::<String>("whole", path)(format!("it lacks the blob {digest}"));
     let mut bundles = Vec::new();
     for listed in index["manifests"].as_array().into_iter().flatten() {
         let text = listed["digest"].as_str().unwrap_or_default();
@@ -300,7 +307,8 @@ fn bundles(
             .map_err(Failure::content("an archive of packages", path))?;
         let config = &outer.config.digest;
         let config = small.get(config).ok_or_else(|| lacks(&config.to_string()))?;
-        let bundle = Bundle::parse(manifest, config).map_err(Failure::content("an archive of packages", path))?;
+        let bundle =
+            Bundle::parse(manifest, config).map_err(Failure::content("an archive of packages", path))?;
         for blob in bundle.blobs() {
             if sizes.get(&blob.digest) != Some(&blob.size) {
                 return Err(lacks(&blob.digest.to_string()));

@@ -25,7 +25,8 @@ pub async fn package(
     let place = blob_path(dir, &digest);
     registry.get_blob(&digest, limits.oci_manifest_bytes, &place, |_| {}).await?;
     let manifest = read(&place, limits.oci_manifest_bytes)?;
-    let outer = parse_oci(&limits, &manifest).map_err(Failure::content("the manifest of a package", &place))?;
+    let outer =
+        parse_oci(&limits, &manifest).map_err(Failure::content("the manifest of a package", &place))?;
     let config = blob_path(dir, &outer.config.digest);
     registry.get_blob(&outer.config.digest, limits.config_bytes, &config, |_| {}).await?;
     let bundle = Bundle::parse(&manifest, &read(&config, limits.config_bytes)?)

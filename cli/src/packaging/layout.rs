@@ -51,10 +51,9 @@ impl Layout {
         }
         let manifests = listed(dir)?;
         let [descriptor] = manifests.as_slice() else {
-            return Err(Failure::content::<String>("the index of one package", &dir.join("index.json"))(format!(
-                "it lists {} manifests",
-                manifests.len()
-            )));
+            return Err(Failure::content::<String>("the index of one package", &dir.join("index.json"))(
+                format!("it lists {} manifests", manifests.len()),
+            ));
         };
         let manifest_path = blob_path(dir, &descriptor.digest);
         let manifest = read(&manifest_path, Limits::PACKAGE.oci_manifest_bytes)?;

@@ -11,9 +11,9 @@ use std::path::{Component, Path, PathBuf};
 
 use selvedge_package::archive::ArchiveLimits;
 use selvedge_package::bundle::parse_oci;
+use selvedge_package::chunks::ChunkIndexer;
 use selvedge_package::limits::Limits;
 use selvedge_package::{Bundle, Digest};
-use selvedge_package::chunks::ChunkIndexer;
 
 use crate::failure::Failure;
 use crate::packaging::layout::{Layout, blob_path, finish, listed, read};
@@ -68,7 +68,9 @@ async fn copy(source: &Path, size: u64, to: &mut File) -> Result<Digest, Failure
     let from = File::open(source).map_err(Failure::file("open", source))?;
     let length = from.metadata().map_err(Failure::file("read", source))?.len();
     if length != size {
-        return Err(Failure::content::<String>("whole", source)(format!("it has {length} bytes instead of {size}")));
+        return Err(Failure::content::<String>("whole", source)(format!(
+            "it has {length} bytes instead of {size}"
+        )));
     }
     let mut from = from.take(size);
     let (mut hashing, mut piece) = (ChunkIndexer::new(), vec![0; PIECE]);
@@ -139,7 +141,10 @@ pub fn unpack(file: &Path, dir: &Path) -> Result<(), Failure> {
             return Err(wrong(format!("it ends in the middle of `{name}`; copy it again")));
         }
     }
-    Ok(())
+    if ["oci-layout", "index.json"].iter().all(|name| seen.contains(*name)) {
+        return Ok(());
+    }
+    Err(wrong("it has no `oci-layout` and `index.json`".to_owned()))
 }
 
 /// The name of an entry without `./`; `None` for one that leads elsewhere.
@@ -166,6 +171,10 @@ fn is_metadata(name: &str) -> bool {
 
 /// A directory beside `out` that disappears again.
 pub fn beside(out: &Path) -> Result<tempfile::TempDir, Failure> {
-    let parent = out.parent().filter(|dir| !dir.as_os_str().is_empty()).map_or(PathBuf::from("."), Path::to_owned);
-    tempfile::Builder::new().prefix(".selvedge-").tempdir_in(&parent).map_err(Failure::file("write in", &parent))
+    let parent =
+        out.parent().filter(|dir| !dir.as_os_str().is_empty()).map_or(PathBuf::from("."), Path::to_owned);
+    tempfile::Builder::new()
+        .prefix(".selvedge-")
+        .tempdir_in(&parent)
+        .map_err(Failure::file("write in", &parent))
 }

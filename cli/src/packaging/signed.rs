@@ -33,7 +33,8 @@ pub async fn image(registry: &Registry, bundles: &[&Bundle]) -> Result<MetadataF
     let timestamp = fetch("timestamp.json").await?;
     let version = pinned(&timestamp, "snapshot.json").unwrap_or_default();
     let snapshot = fetch(&format!("{version}.snapshot.json")).await?;
-    let targets = fetch(&format!("{}.targets.json", pinned(&snapshot, "targets.json").unwrap_or_default())).await?;
+    let targets =
+        fetch(&format!("{}.targets.json", pinned(&snapshot, "targets.json").unwrap_or_default())).await?;
     let mut delegated = BTreeMap::new();
     for bundle in bundles {
         let manifest = bundle.manifest();
@@ -125,12 +126,7 @@ pub fn judge(
     Ok(Verdict::Assigned(device.clone(), accepted.desired))
 }
 
-fn released(
-    files: &MetadataFiles,
-    root: &[u8],
-    bundles: &[&Bundle],
-    now: Timestamp,
-) -> Result<(), Failure> {
+fn released(files: &MetadataFiles, root: &[u8], bundles: &[&Bundle], now: Timestamp) -> Result<(), Failure> {
     let refused = |source| Failure::Untrusted {
         what: "a device with this root would refuse this".to_owned(),
         advice: advice(&source),
@@ -145,7 +141,10 @@ fn released(
         let found = refresh.find(&name).map_err(refused)?;
         let same = found.is_some_and(|found| {
             found.length == bundle.length()
-                && found.hashes.get("sha256").is_some_and(|hex| Digest::from_hex(hex).ok() == Some(bundle.digest()))
+                && found
+                    .hashes
+                    .get("sha256")
+                    .is_some_and(|hex| Digest::from_hex(hex).ok() == Some(bundle.digest()))
         });
         if !same {
             return Err(Failure::Untrusted {
@@ -160,7 +159,9 @@ fn released(
 
 fn advice(error: &TrustError) -> String {
     match error {
-        TrustError::Expired { .. } => "export it again: the registry signs what expires soon by itself".to_owned(),
+        TrustError::Expired { .. } => {
+            "export it again: the registry signs what expires soon by itself".to_owned()
+        }
         _ => "check that these are the roots of the registry that it comes from".to_owned(),
     }
 }
