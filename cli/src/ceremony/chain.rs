@@ -5,13 +5,12 @@
 
 use std::path::Path;
 
-use selvedge_package::trust::{MetadataBundle, RepositoryMetadata, TrustState, adopt_roots};
 use selvedge_signing::keyring::RootFiles;
-use selvedge_signing::metadata;
+use selvedge_signing::signatures::standing;
+use selvedge_signing::{metadata, roots};
 use serde_json::Value;
 
 use crate::client::Registry;
-use crate::clock;
 use crate::failure::{Cause, Failure};
 use crate::keyring::failed;
 use crate::supervisor::record::write_atomically;
@@ -67,19 +66,35 @@ pub fn follow(which: Which, trusted: &[u8], roots: Vec<Vec<u8>>) -> Result<Vec<u
     Ok(newest)
 }
 
-/// Whether a device that trusts `before` would take `next`, which must be newer.
+/// Whether a device that trusts `before` would take `next`: the next version, of the same repository,
+/// signed by enough keys of both. Expiry is not looked at: a chain leads over roots that have expired.
 pub fn follows(which: Which, before: &[u8], next: &[u8]) -> Result<(), Cause> {
-    // Either repository's rules are the same; the other part of the state plays no role. Expiry is
-    // not looked at: a chain leads over roots that have expired.
-    let state = TrustState::enrol(before, before, clock::now())?;
-    let offer = RepositoryMetadata { roots: vec![next.to_vec()], ..RepositoryMetadata::default() };
-    let bundle = match which {
-        Which::Image => MetadataBundle { image: offer, ..MetadataBundle::default() },
-        Which::Director => MetadataBundle { director: offer, ..MetadataBundle::default() },
-    };
-    match adopt_roots(&state, &bundle)? {
-        Some(_) => Ok(()),
-        None => Err("it is not newer".into()),
+    let (held, offered) = (metadata::head(before)?, metadata::head(next)?);
+    if offered.role != "root" || held.version.checked_add(1) != Some(offered.version) {
+        return Err(format!(
+            "after root version {} comes version {}, this is {} version {}",
+            held.version,
+            held.version.saturating_add(1),
+            offered.role,
+            offered.version
+        )
+        .into());
+    }
+    if let Some(name) = roots::repository(next)?
+        && name != which.name()
+    {
+        return Err(format!("it is a root of the {name} repository").into());
+    }
+    let stands = standing(next, Some(before))?;
+    match stands.groups.iter().find(|group| !group.is_content()) {
+        None => Ok(()),
+        Some(group) => Err(format!(
+            "{} of {} signatures that are needed by {}",
+            group.signed(),
+            group.threshold,
+            group.named_by
+        )
+        .into()),
     }
 }
 

@@ -51,7 +51,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let repository = Repository::open(&directory(args.repository.as_deref(), &args.keys)).await?;
     let device = enrol::known(&repository, &args.target, args.device_key, args.take_over)?;
     let mut image = repository.image()?;
-    let moved = ring.take_roots(&mut image, clock::now())?;
+    let moved = ring.take_roots(&mut image)?;
     let bar = Bytes::begin(around.out, "verifying the package", layout.bundle().size());
     blocks::verify(&layout, bar.counter()).await?;
     bar.end();

@@ -6,12 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
-use selvedge_package::trust::{MetadataBundle, RepositoryMetadata, TrustState, adopt_roots};
 use selvedge_signing::keyring::RootFiles;
+use selvedge_signing::signatures::standing;
 use selvedge_signing::{Keyring, OnlineKeys, metadata};
 
 use super::repository::Image;
+use crate::ceremony::chain::{Which, follows};
 use crate::failure::{Cause, Failure};
 use crate::keyring::failed;
 
@@ -37,16 +37,16 @@ impl Ring {
 
     /// Takes the newest roots over into `image`. Says whether there was an older one: then
     /// everything is to be signed again.
-    pub fn take_roots(&self, image: &mut Image, now: Timestamp) -> Result<bool, Failure> {
+    pub fn take_roots(&self, image: &mut Image) -> Result<bool, Failure> {
         let roots = newest(&self.dir)?;
         let mut moved = false;
-        for (name, chain, offered) in [
-            ("image", &mut image.image_roots, roots.image),
-            ("director", &mut image.director_roots, roots.director),
+        for (which, chain, offered) in [
+            (Which::Image, &mut image.image_roots, roots.image),
+            (Which::Director, &mut image.director_roots, roots.director),
         ] {
             let first = chain.is_empty();
-            let grown =
-                extend(name, chain, &offered, now).map_err(|source| untrusted(&self.dir, name, source))?;
+            let grown = extend(which, chain, &offered)
+                .map_err(|source| untrusted(&self.dir, which.name(), source))?;
             moved |= grown && !first;
         }
         Ok(moved)
@@ -68,11 +68,13 @@ fn untrusted(dir: &Path, name: &str, source: Cause) -> Failure {
 }
 
 /// Adds a newer root to the chain; an older one or the same changes nothing.
-fn extend(name: &str, chain: &mut Vec<String>, offered: &[u8], now: Timestamp) -> Result<bool, Cause> {
+fn extend(which: Which, chain: &mut Vec<String>, offered: &[u8]) -> Result<bool, Cause> {
     let text = String::from_utf8(offered.to_vec())?;
     let Some(last) = chain.last() else {
         // A root must be signed by itself.
-        TrustState::enrol(offered, offered, now)?;
+        if !standing(offered, None)?.is_complete() {
+            return Err("it is not signed by enough of its own keys".into());
+        }
         chain.push(text);
         return Ok(true);
     };
@@ -84,13 +86,7 @@ fn extend(name: &str, chain: &mut Vec<String>, offered: &[u8], now: Timestamp) -
     if new == held {
         return Err(format!("version {held} differs from the one that devices trust").into());
     }
-    let state = TrustState::enrol(last.as_bytes(), last.as_bytes(), now)?;
-    let offer = RepositoryMetadata { roots: vec![offered.to_vec()], ..RepositoryMetadata::default() };
-    let bundle = match name {
-        "image" => MetadataBundle { image: offer, ..MetadataBundle::default() },
-        _ => MetadataBundle { director: offer, ..MetadataBundle::default() },
-    };
-    adopt_roots(&state, &bundle)?;
+    follows(which, last.as_bytes(), offered)?;
     chain.push(text);
     Ok(true)
 }
@@ -124,10 +120,9 @@ mod tests {
             SigningKey::generate().unwrap(),
             SigningKey::generate().unwrap(),
         );
-        let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut chain = Vec::new();
         let mut add =
-            |bytes: &[u8]| extend("image", &mut chain, bytes, now).map_err(|error| error.to_string());
+            |bytes: &[u8]| extend(Which::Image, &mut chain, bytes).map_err(|error| error.to_string());
         assert_eq!(add(&root(1, &one, &[&one])), Ok(true));
         assert_eq!(add(&root(1, &one, &[&one])), Ok(false));
         assert!(add(&root(1, &two, &[&two])).unwrap_err().contains("differs"));
@@ -135,7 +130,7 @@ mod tests {
         assert_eq!(add(&root(2, &two, &[&one, &two])), Ok(true));
         assert_eq!(add(&root(1, &one, &[&one])), Ok(false));
         assert_eq!(chain.len(), 2);
-        assert!(extend("image", &mut Vec::new(), b"{}", now).is_err());
+        assert!(extend(Which::Image, &mut Vec::new(), b"{}").is_err());
     }
 
     #[test]
@@ -144,10 +139,9 @@ mod tests {
         for dir in [&dir, &other] {
             crate::commands::keys::init(dir.path()).unwrap();
         }
-        let now = crate::clock::now();
         let mut image = Image::default();
-        assert!(!Ring::load(dir.path()).unwrap().take_roots(&mut image, now).unwrap());
-        let failure = Ring::load(other.path()).unwrap().take_roots(&mut image, now).unwrap_err();
+        assert!(!Ring::load(dir.path()).unwrap().take_roots(&mut image).unwrap());
+        let failure = Ring::load(other.path()).unwrap().take_roots(&mut image).unwrap_err();
         assert_eq!(failure.exit(), Exit::Untrusted);
     }
 }

@@ -70,7 +70,7 @@ impl Place {
     fn push<'a>(&'a self, repository: &'a Repository, take_over: bool) -> (Session<'a>, Published) {
         let memory = repository.device(&name()).unwrap().unwrap();
         let mut image = repository.image().unwrap();
-        self.ring.take_roots(&mut image, clock::now()).unwrap();
+        self.ring.take_roots(&mut image).unwrap();
         let start = Start::of(&image, &memory).unwrap();
         release::release(&mut image, &self.ring, self.layout.bundle(), clock::now()).unwrap();
         let assignments = assignments(&memory, self.layout.bundle(), BTreeMap::new(), false);
