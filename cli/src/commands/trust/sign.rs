@@ -33,6 +33,9 @@ pub struct Args {
     /// Your own copy of the root that is in force: needed for all but roots of version 1
     #[arg(long, value_name = "FILE")]
     pub root: Option<PathBuf>,
+    /// The root that the lists before were signed under, where other keys speak for them from now on
+    #[arg(long, value_name = "FILE", requires = "root")]
+    pub before: Option<PathBuf>,
     /// Only show it
     #[arg(long)]
     pub dry_run: bool,
@@ -59,7 +62,8 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     for sheet in &sheets {
         shown.push(show(around, sheet, root.as_deref())?);
     }
-    let releases = releases(around, &args.path, &sheets, root.as_deref())?;
+    let before = args.before.as_deref().map(files::read).transpose()?;
+    let releases = releases(around, &args.path, &sheets, before.as_deref().or(root.as_deref()))?;
     let keys = signers::load(&args.key, &args.passphrase)?;
     let public: Vec<PublicKey> = keys.iter().map(|key| key.public_key()).collect();
     for key in &public {
