@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use rcgen::{CertificateParams, DnType, KeyPair};
 use reqwest::Method;
+use selvedge_mqtt::Incoming;
 use selvedge_protocol::envelope::Body;
 use selvedge_protocol::message::{
     DeviceEvent, DeviceState, Enrol, Enrolled, PackageReport, Refusal, ReleaseRef, ReportBody,
@@ -368,4 +369,83 @@ async fn floods_of_requests_cost_little() {
 async fn no_target_is_called_as_the_registry_is() {
     let registry = Registry::start().await;
     registry.refused("/v1/workspaces/default/targets", json!({"name": "registry"}), 400, "malformed").await;
+}
+
+/// A certificate that was issued, with its key, as the broker is shown it.
+fn pair(der: &[u8], key: &KeyPair) -> (Vec<u8>, Vec<u8>) {
+    let chain = pem::encode(&pem::Pem::new("CERTIFICATE", der));
+    (chain.into_bytes(), key.serialize_pem().into_bytes())
+}
+
+/// Whether a device with this certificate gets in, or is turned away.
+async fn gets_in(file: &Value, credential: &(Vec<u8>, Vec<u8>)) -> bool {
+    let mut device = Device::begin(file, Some(credential.clone()));
+    let first = async {
+        loop {
+            match device.inbox.recv().await.unwrap() {
+                Incoming::Connected { .. } => return true,
+                Incoming::Disconnected { .. } => return false,
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(support::PATIENCE, first).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_certificates_whole_life_at_a_broker_that_wants_one() {
+    let mut registry = Registry::start_certified().await;
+    let director = director(&registry);
+    let file = registry.add_target("edge-1").await;
+    assert_eq!((&file["format"], &file["broker_name"]), (&json!(2), &Value::Null));
+    let ca = registry.request(Method::GET, "/v1/pki/ca").send().await.unwrap().text().await.unwrap();
+    assert_eq!(file["broker_ca"], json!(ca));
+    // The file's certificate opens the door to an own one.
+    let mut edge = Device::connect(&file).await;
+    let text = |part: &str| file["credential"][part].as_str().unwrap().as_bytes().to_vec();
+    let first = (text("certificate"), text("key"));
+    let (csr, key) = request("edge-1");
+    let own = pair(&certified(&mut edge, &csr).await, &key);
+    let device_key = edge.key;
+    edge.handle.close();
+    let mut edge = Device::begin(&file, Some(own.clone()));
+    support::device::connected(&mut edge.inbox).await;
+    edge.key = device_key;
+    let row = edge.report(1, 1, facts("4"));
+    edge.send_rows(vec![row]);
+    assert_eq!(edge.ack(&director).await, (1, 1));
+    // The next one, over the connection with this one; both get in until this one ends.
+    edge.token = String::new();
+    let (csr, key) = request("edge-1");
+    let next = pair(&certified(&mut edge, &csr).await, &key);
+    edge.handle.close();
+    for credential in [&own, &next, &first] {
+        assert!(gets_in(&file, credential).await);
+    }
+    // Another file: the one before opens nothing any more.
+    let again_file = again(&registry).await;
+    wait_for("the broker to hear of it", async || (!gets_in(&file, &first).await).then_some(())).await;
+    assert!(gets_in(&file, &next).await);
+    // A new key takes the place of the old one: the old certificates are of no use.
+    let mut anew = Device::connect(&again_file).await;
+    let (csr, key) = request("edge-1");
+    let newest = pair(&certified(&mut anew, &csr).await, &key);
+    anew.handle.close();
+    wait_for("the broker to hear of it", async || (!gets_in(&file, &next).await).then_some(())).await;
+    assert!(!gets_in(&file, &own).await && gets_in(&file, &newest).await);
+    // Revoked: a connection that is there is cut, and the list holds after a restart of both.
+    let mut edge = Device::begin(&file, Some(newest.clone()));
+    support::device::connected(&mut edge.inbox).await;
+    assert_eq!(registry.post(&format!("{TARGET}/revoke"), json!({})).await.0, 200);
+    let cut = async { while !matches!(edge.inbox.recv().await.unwrap(), Incoming::Disconnected { .. }) {} };
+    tokio::time::timeout(support::PATIENCE, cut).await.unwrap();
+    registry.stop();
+    registry.run().await;
+    assert!(!gets_in(&file, &newest).await);
+    // The way back.
+    let mut back = Device::connect(&again(&registry).await).await;
+    let (csr, _) = request("edge-1");
+    certified(&mut back, &csr).await;
+    let events = registry.target("edge-1").await;
+    assert_eq!((&events["revoked_at"], &events["enrolled"]), (&Value::Null, &json!(true)));
 }

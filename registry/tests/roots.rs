@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
-use selvedge_package::trust::{MetadataBundle, bins};
+use selvedge_package::trust::{DirectorAssignment, MetadataBundle, adopt_roots, bins};
 use selvedge_protocol::envelope::from_cbor;
 use selvedge_protocol::message::{Accepted, Enrolled, ReportBody, Want};
 use selvedge_protocol::signed::PublicKey;
@@ -198,6 +198,39 @@ async fn roots_that_do_not_follow_are_refused_and_change_nothing() {
     let text = root(&good, &[&keys.image_root]);
     assert_eq!(registry.post("/v1/trust/roots", offer("image", &text)).await.0, 201);
     check("image", &text, 409, "root-version").await;
+}
+
+#[tokio::test]
+async fn a_device_that_is_far_behind_gets_its_roots_in_parts() {
+    let registry = Registry::start().await;
+    let key = registry.keys().director_root;
+    let mut edge = enrolled(&registry).await;
+    registry.release(&package("file-type", "1.0.0", 1, 10)).await;
+    for version in 2..=40 {
+        let spec = next(&registry, "director", |_| {}).await;
+        assert_eq!(spec.version, version);
+        let root = signed(&spec, &[&key]);
+        assert_eq!(registry.post("/v1/trust/roots", offer("director", &root)).await.0, 201);
+    }
+    for (nonce, count, reached) in [(b"1", 32, 33), (b"2", 7, 40), (b"3", 0, 40)] {
+        edge.birth(nonce, BLOCK);
+        // It may be told once more what the birth before was answered with.
+        let bundle = loop {
+            let bytes = match edge.want().await {
+                Want::Inline(bytes) => bytes,
+                Want::Pull { digest, size } => edge.pull(digest, size, BLOCK).await.unwrap(),
+            };
+            let bundle: MetadataBundle = from_cbor(&bytes).unwrap();
+            if DirectorAssignment::parse(&bundle.assignment).unwrap().nonce == nonce {
+                break bundle;
+            }
+        };
+        assert_eq!(bundle.director.roots.len(), count);
+        if let Some(state) = adopt_roots(&edge.state, &bundle).unwrap() {
+            edge.state = state;
+        }
+        assert_eq!(edge.state.director_root_version().unwrap(), reached);
+    }
 }
 
 #[tokio::test]

@@ -10,5 +10,6 @@ mod hung;
 mod logs;
 mod mock;
 mod rollback;
+mod target;
 mod undeploy;
 mod watch;

@@ -167,8 +167,7 @@ pub(super) async fn catch_up(
     accepted: [u64; 3],
     now: Timestamp,
 ) -> Result<Option<u64>, Error> {
-    let roles = store.image_roles().await?;
-    let Some(targets) = roles.get("targets") else { return Ok(None) };
+    let Some(targets) = store.newest(&Repository::Image, Role::Targets).await? else { return Ok(None) };
     let [timestamp_seen, snapshot_seen, targets_seen] = accepted;
     let newest = async |role| {
         Ok::<_, Error>(store.newest(&Repository::Image, role).await?.map_or(0, |signed| signed.version))
@@ -180,6 +179,7 @@ pub(super) async fn catch_up(
         return Ok(lost);
     }
     let bounded = |seen: u64, held: u64| if believed(seen, held) { seen } else { 0 };
+    let roles = store.image_roles().await?;
     let mut change = store.change().await?;
     let above = bounded(snapshot_seen, held_snapshot);
     let keys = trust.online();

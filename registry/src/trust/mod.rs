@@ -30,7 +30,7 @@ use tokio::sync::Mutex;
 use crate::blobs::Blobs;
 use crate::error::{Error, causes as chain};
 use crate::refusal::Refusal;
-use crate::store::metadata::{ImageRoles, Repository, Role, Signed};
+use crate::store::metadata::{Repository, Role, Signed};
 use crate::store::packages::Package;
 use crate::store::{Store, from_json};
 use claims::BELIEVED;
@@ -228,7 +228,7 @@ impl Trust {
         else {
             return Ok(None);
         };
-        image.delegated = branches(&store.image_roles().await?, &directed.assignments)?;
+        image.delegated = branches(store, &directed.assignments).await?;
         let bundle = MetadataBundle { image, director, assignment: directed.body.into_bytes() };
         let what = || format!("the desired state of {device}");
         to_cbor(&bundle).map(Some).map_err(|why| Error::Sign { what: what(), why })
@@ -329,7 +329,7 @@ async fn repository(store: &Store, wanted: &Wanted) -> Result<Option<RepositoryM
 }
 
 /// The bins on the way to what is assigned, outermost first.
-fn branches(roles: &ImageRoles, assignments: &str) -> Result<Vec<DelegatedFile>, Error> {
+async fn branches(store: &Store, assignments: &str) -> Result<Vec<DelegatedFile>, Error> {
     // Of an earlier target of this name nothing is left.
     let assigned: Vec<AssignedPackage> = match assignments {
         "" => Vec::new(),
@@ -337,11 +337,14 @@ fn branches(roles: &ImageRoles, assignments: &str) -> Result<Vec<DelegatedFile>,
     };
     let wanted: BTreeSet<String> =
         assigned.iter().flat_map(|assigned| bins::branch(&assigned.target)).collect();
-    let file = |role: String| {
-        let file = roles.get(&role)?.body.clone().into_bytes();
-        Some(DelegatedFile { role, file })
-    };
-    Ok(wanted.into_iter().filter_map(file).collect())
+    // Not all of them: there may be hundreds.
+    let mut files = Vec::new();
+    for role in wanted {
+        if let Some(signed) = store.newest(&Repository::Image, Role::Bin(role.clone())).await? {
+            files.push(DelegatedFile { role, file: signed.body.into_bytes() });
+        }
+    }
+    Ok(files)
 }
 
 /// Signed bytes are JSON, so they are text.

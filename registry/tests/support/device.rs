@@ -1,9 +1,10 @@
 //! A device that speaks the protocol by hand, so that a test can also speak it badly.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options};
+use selvedge_mqtt::{Client, ClientCredential, Handle, Inbox, Incoming, Options, Tls, TlsTime};
 use selvedge_package::trust::{Accepted, MetadataBundle, TrustState, accept};
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::block::Frame;
@@ -38,13 +39,27 @@ pub struct Device {
 impl Device {
     /// Connect with what an enrolment file says.
     pub async fn connect(enrolment: &Value) -> Self {
+        let text = |part: &str| enrolment["credential"][part].as_str().map(|text| text.as_bytes().to_vec());
+        let credential = text("certificate").zip(text("key"));
+        let mut device = Self::begin(enrolment, credential);
+        connected(&mut device.inbox).await;
+        device
+    }
+
+    /// The same, showing the broker another certificate (chain and key as PEM); may never be connected.
+    pub fn begin(enrolment: &Value, credential: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         let text = |field: &str| enrolment[field].as_str().unwrap().to_owned();
         let id: DeviceId = text("device").parse().unwrap();
         let mut options = Options::new(text("broker").parse().unwrap(), id.to_string());
         options.subscriptions = vec![(Topic::subscription_device(&id), Qos::AtLeastOnce)];
         options.inbox.bytes = 16 << 20;
-        let (handle, mut inbox) = Client::start(options).unwrap();
-        connected(&mut inbox).await;
+        options.tls = credential.map(|(chain, key)| Tls {
+            ca: text("broker_ca").into_bytes(),
+            name: None,
+            client: Some(ClientCredential { chain, key }),
+            now: Arc::new(|| TlsTime { at: SystemTime::now(), synchronised: true }),
+        });
+        let (handle, inbox) = Client::start(options).unwrap();
         let floor = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24);
         let (image, director) = (text("image_root"), text("director_root"));
         let state = TrustState::enrol(image.as_bytes(), director.as_bytes(), floor).unwrap();

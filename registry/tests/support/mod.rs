@@ -103,19 +103,29 @@ pub struct Broker {
     pub running: Running,
     pub address: String,
     data: PathBuf,
+    /// The folder of the authority whose certificates it wants; none: plain text.
+    pki: Option<PathBuf>,
 }
 
 impl Broker {
     pub async fn start(folder: &Path) -> Self {
-        Self::listen(folder.join("broker"), "127.0.0.1:0").await
+        Self::listen(folder.join("broker"), None, "127.0.0.1:0").await
     }
 
-    async fn listen(data: PathBuf, listen: &str) -> Self {
+    /// One that wants certificates of the authority of the registry in this folder.
+    pub async fn certified(folder: &Path) -> Self {
+        Self::listen(folder.join("broker"), Some(folder.join("registry/pki")), "127.0.0.1:0").await
+    }
+
+    async fn listen(data: PathBuf, pki: Option<PathBuf>, listen: &str) -> Self {
         let file = data.with_extension("address");
         let _ = std::fs::remove_file(&file);
-        let running = Running::start(&[
-            "broker",
-            "--anonymous",
+        let mut arguments = vec!["broker"];
+        match &pki {
+            Some(pki) => arguments.extend(["--pki", pki.to_str().unwrap()]),
+            None => arguments.push("--anonymous"),
+        }
+        arguments.extend([
             "--listen",
             listen,
             "--data",
@@ -123,8 +133,9 @@ impl Broker {
             "--address-file",
             file.to_str().unwrap(),
         ]);
+        let running = Running::start(&arguments);
         let address = address(&file).await;
-        Self { running, address, data }
+        Self { running, address, data, pki }
     }
 
     /// Debian's Mosquitto with its defaults, but for a listener and that anybody may speak.
@@ -135,18 +146,18 @@ impl Broker {
         let running = Running::program("mosquitto", &["-c", config.to_str().unwrap()]);
         let address = format!("127.0.0.1:{port}");
         wait_for("Mosquitto", async || std::net::TcpStream::connect(&address).ok()).await;
-        Self { running, address, data: config }
+        Self { running, address, data: config, pki: None }
     }
 
     pub fn url(&self) -> String {
-        format!("mqtt://{}", self.address)
+        format!("{}://{}", if self.pki.is_some() { "mqtts" } else { "mqtt" }, self.address)
     }
 
     /// Stop it with `end` and start it again at the same address.
     pub async fn again(self, end: impl FnOnce(Running)) -> Self {
-        let Self { running, address, data } = self;
+        let Self { running, address, data, pki } = self;
         end(running);
-        Self::listen(data, &address).await
+        Self::listen(data, pki, &address).await
     }
 }
 
@@ -166,6 +177,13 @@ impl Registry {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let broker = Broker::start(folder.path()).await;
+        Self::over(folder, broker).await
+    }
+
+    /// With a broker that wants certificates.
+    pub async fn start_certified() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Broker::certified(folder.path()).await;
         Self::over(folder, broker).await
     }
 
