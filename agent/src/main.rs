@@ -9,9 +9,12 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use selvedge_agent::config::{Choices, Config};
 use selvedge_agent::enrolment::Enrolment;
+use selvedge_agent::identity::Identity;
+use selvedge_agent::lock::Lock;
 use selvedge_agent::remote::Logs;
+use selvedge_agent::store::{RealDisk, Store};
 use selvedge_agent::supervise::{CANNOT, Launch};
-use selvedge_agent::{daemon, status};
+use selvedge_agent::{daemon, import, status, trust_show};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -38,9 +41,42 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Says what the device trusts, and what it would say to an offer.
+    #[command(subcommand)]
+    Trust(Trust),
+    /// Takes packages from a file made by `selvedge export`. Needs no network, and no running agent.
+    Import {
+        /// The file.
+        file: PathBuf,
+        /// The data directory.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Forgets the registry, its roots and the device's keys. What runs goes on; a new enrolment may follow.
+    Detach {
+        /// The data directory.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
     /// The step between the agent and its children; not for people.
     #[command(hide = true)]
     Launch(Launch),
+}
+
+#[derive(Debug, Subcommand)]
+enum Trust {
+    /// Roots, versions, dates, floors, the clock, the certificate. Needs no network, and no running agent.
+    Show {
+        /// The data directory.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// A file of packages or a metadata bundle: says what would be accepted or refused, and why.
+        #[arg(long, value_name = "FILE")]
+        offer: Option<PathBuf>,
+        /// JSON for programs.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -100,6 +136,43 @@ fn run(command: Command) -> anyhow::Result<()> {
             }
             Ok(())
         }
+        Command::Trust(Trust::Show { data, offer, json }) => {
+            let held = runtime()?.block_on(trust_show::look(&data))?;
+            let offer = offer.map(|path| trust_show::judge(&held, &path)).transpose()?;
+            let view = trust_show::view(&held, offer);
+            if json {
+                println!("{}", serde_json::to_string_pretty(&view)?);
+            } else {
+                println!("{}", trust_show::describe(&view));
+            }
+            Ok(())
+        }
+        Command::Import { file, data } => {
+            let imported = import::import(&file, &data)?;
+            for package in &imported.packages {
+                println!("{package}: stored");
+            }
+            println!("{} blobs, {} bytes were new", imported.blobs, imported.bytes);
+            println!(
+                "{}",
+                if imported.accepted {
+                    "accepted as what this device shall run"
+                } else {
+                    "kept for a later assignment, which then needs no transfer"
+                }
+            );
+            Ok(())
+        }
+        Command::Detach { data } => {
+            let _lock = Lock::take(&data, std::time::Duration::from_secs(1))?;
+            let store = Store::open(std::sync::Arc::new(RealDisk), &data)?;
+            let device = Identity::detach(&store)?.device;
+            println!(
+                "{device} belongs to no registry any more. What runs goes on; `selvedge-agent run` serves it \
+                 without a registry, and with --enrolment FILE gives the device to another"
+            );
+            Ok(())
+        }
         Command::Run(run) => {
             // Levels by target are enough here, and cost no regular expressions.
             let chosen = std::env::var("SELVEDGE_LOG").ok().and_then(|text| text.parse().ok());
@@ -135,7 +208,7 @@ fn run(command: Command) -> anyhow::Result<()> {
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(2)
+        .max_blocking_threads(3)
         .thread_stack_size(512 * 1024)
         .build()
         .context("cannot set up the runtime")

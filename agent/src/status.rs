@@ -3,8 +3,10 @@
 //! A running agent answers `GET /v1/status` on `run/agent.sock`. When none runs, the same is read
 //! from a copy of the database; nothing is changed by looking.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -15,8 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
 use selvedge_control::{Client, HostStatus};
 use selvedge_deployment::{State, StateRecord};
-use selvedge_package::DeviceId;
-use selvedge_package::trust::TrustState;
+use selvedge_package::trust::{MetadataBundle, TrustState};
+use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::message::{Clock, DeviceState, Failure, PackageReport, Pending, ReleaseRef};
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
@@ -25,9 +27,12 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::clock;
 use crate::credential::{Credential, Kept, KeptRecord, Machine, Origin};
 use crate::enrolment::Kind;
+use crate::failure::chain;
 use crate::identity::Identity;
+use crate::import::{self, ImportError, Permit, Taker};
 use crate::lock::Lock;
 use crate::store::{Database, Key, StoreError};
+use crate::trust_show::{self, Held};
 
 /// The path that is answered.
 pub const PATH: &str = "/v1/status";
@@ -114,7 +119,8 @@ impl ShownCertificate {
         }
     }
 
-    fn describe(&self) -> String {
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
         let (Some(origin), Some(until), Some(renew)) = (self.origin, self.not_after, self.renew_at) else {
             return "certificate: none".to_owned();
         };
@@ -139,10 +145,28 @@ impl ShownCertificate {
 }
 
 /// Someone asks.
-pub type Question = oneshot::Sender<Status>;
+#[derive(Debug)]
+pub enum Question {
+    /// How it is.
+    Status(oneshot::Sender<Status>),
+    /// What it trusts.
+    Trust(oneshot::Sender<Box<Held>>),
+    /// A step of taking a file.
+    Import(Step, oneshot::Sender<Result<Option<Permit>, ImportError>>),
+}
+
+/// A step of taking a file; see [`crate::import::Gate`].
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Step {
+    Judge(Box<MetadataBundle>, Option<DeviceId>),
+    Keep(BTreeSet<Digest>),
+    Accept(Box<MetadataBundle>),
+    GiveUp(BTreeSet<Digest>),
+}
 
 /// Answers on the socket until the listener is dropped with its task.
-pub async fn answer(listener: UnixListener, questions: mpsc::Sender<Question>) {
+pub async fn answer(listener: UnixListener, questions: mpsc::Sender<Question>, taker: Taker) {
     let callers = Arc::new(Semaphore::new(CALLERS));
     loop {
         let Ok(permit) = Arc::clone(&callers).acquire_owned().await else {
@@ -156,16 +180,26 @@ pub async fn answer(listener: UnixListener, questions: mpsc::Sender<Question>) {
                 continue;
             }
         };
-        let questions = questions.clone();
+        let (questions, taker) = (questions.clone(), taker.clone());
         tokio::spawn(async move {
-            let service = service_fn(|request| reply(request, questions.clone()));
+            // A file takes as long as it takes; it is given up when nothing more of it comes.
+            let imports = Arc::new(AtomicBool::new(false));
+            let service = service_fn(|request: Request<Incoming>| {
+                imports.fetch_or(request.uri().path() == import::PATH, Ordering::Relaxed);
+                reply(request, questions.clone(), taker.clone())
+            });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
                 .max_buf_size(16 * 1024)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            let _ = tokio::time::timeout(PATIENCE, connection).await;
+            tokio::pin!(connection);
+            while tokio::time::timeout(PATIENCE, &mut connection).await.is_err() {
+                if !imports.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
             drop(permit);
         });
     }
@@ -174,6 +208,7 @@ pub async fn answer(listener: UnixListener, questions: mpsc::Sender<Question>) {
 async fn reply(
     request: Request<Incoming>,
     questions: mpsc::Sender<Question>,
+    taker: Taker,
 ) -> Result<Response<Full<Bytes>>, hyper::http::Error> {
     let say = |status: StatusCode, body: String| {
         Response::builder()
@@ -184,20 +219,37 @@ async fn reply(
     let refuse = |status: StatusCode, error: &str, reason: &str| {
         say(status, serde_json::json!({ "error": error, "reason": reason }).to_string())
     };
-    if request.uri().path() != PATH {
-        return refuse(StatusCode::NOT_FOUND, "there is only /v1/status here", "bad-request");
-    }
-    if request.method() != Method::GET {
-        return refuse(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered", "bad-request");
-    }
-    let (ask, answer) = oneshot::channel();
-    if questions.send(ask).await.is_err() {
-        return refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending", "internal");
-    }
-    match answer.await.ok().and_then(|status| serde_json::to_string(&status).ok()) {
+    let body = match (request.method(), request.uri().path()) {
+        (&Method::GET, PATH) => ask(&questions, Question::Status).await,
+        (&Method::GET, trust_show::PATH) => ask(&questions, Question::Trust).await,
+        (&Method::POST, import::PATH) => match taker.take(request.into_body(), questions).await {
+            Ok(imported) => serde_json::to_string(&imported).ok(),
+            Err(error) => {
+                return refuse(StatusCode::UNPROCESSABLE_ENTITY, &chain(&error), error.reason());
+            }
+        },
+        (_, PATH | trust_show::PATH | import::PATH) => {
+            return refuse(StatusCode::METHOD_NOT_ALLOWED, "another method is answered", "bad-request");
+        }
+        _ => {
+            let here = "there are only /v1/status, /v1/trust and /v1/import here";
+            return refuse(StatusCode::NOT_FOUND, here, "bad-request");
+        }
+    };
+    match body {
         Some(body) => say(StatusCode::OK, body),
         None => refuse(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending", "internal"),
     }
+}
+
+/// The answer to a question, as JSON; `None` where the agent is ending.
+async fn ask<T: Serialize>(
+    questions: &mpsc::Sender<Question>,
+    question: impl FnOnce(oneshot::Sender<T>) -> Question,
+) -> Option<String> {
+    let (sender, answer) = oneshot::channel();
+    questions.send(question(sender)).await.ok()?;
+    serde_json::to_string(&answer.await.ok()?).ok()
 }
 
 /// Why nothing can be said.
@@ -235,17 +287,20 @@ pub async fn look(directory: &Path) -> Result<Status, StatusError> {
     }
 }
 
-async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
+/// A copy of the database of a data directory that no agent runs on.
+pub(crate) fn database_of(directory: &Path) -> Result<Database, StatusError> {
     let path = directory.join("agent.redb");
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(Database::from_bytes(&bytes)?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(StatusError::NoDevice { directory: directory.to_owned() });
+            Err(StatusError::NoDevice { directory: directory.to_owned() })
         }
-        Err(source) => return Err(StoreError::Io { action: "read", path, source }.into()),
-    };
-    let database = Database::from_bytes(&bytes)?;
-    drop(bytes);
+        Err(source) => Err(StoreError::Io { action: "read", path, source }.into()),
+    }
+}
+
+async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
+    let database = database_of(directory)?;
     let Some(identity) = Identity::read(&database)? else {
         return Err(StatusError::NoDevice { directory: directory.to_owned() });
     };

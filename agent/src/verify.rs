@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use selvedge_deployment::Release;
+use selvedge_deployment::{Event, Release};
 use selvedge_package::trust::{self, Assignment, Desired, MetadataBundle, TrustError, TrustState};
 use selvedge_package::{DeviceId, PackageName};
 use selvedge_protocol::envelope::from_cbor;
@@ -75,15 +75,28 @@ pub fn offer(
     bytes: &[u8],
     clock: Option<Timestamp>,
 ) -> Verdict {
+    match from_cbor(bytes) {
+        Ok(offered) => bundle(store, trust, device, &offered, clock),
+        Err(why) => Verdict { newer_roots: false, offer: Err(Refused::Unreadable(why)) },
+    }
+}
+
+/// The same for an offer that was read, whatever brought it.
+pub fn bundle(
+    store: &Store,
+    trust: &mut TrustState,
+    device: &DeviceId,
+    bundle: &MetadataBundle,
+    clock: Option<Timestamp>,
+) -> Verdict {
     let mut newer_roots = false;
     let mut take = || {
-        let bundle: MetadataBundle = from_cbor(bytes).map_err(Refused::Unreadable)?;
-        if let Some(rooted) = trust::adopt_roots(trust, &bundle).map_err(Refused::Trust)? {
+        if let Some(rooted) = trust::adopt_roots(trust, bundle).map_err(Refused::Trust)? {
             store.database().write(|transaction| transaction.put(Key::Trust, &rooted))?;
             *trust = rooted;
             newer_roots = true;
         }
-        let accepted = trust::accept(trust, &bundle, device, clock).map_err(Refused::Trust)?;
+        let accepted = trust::accept(trust, bundle, device, clock).map_err(Refused::Trust)?;
         Ok(Accepted { state: accepted.state, desired: accepted.desired })
     };
     let offer = take();
@@ -108,6 +121,12 @@ pub fn unfit(desired: &Desired, hardware: &Hardware) -> BTreeMap<PackageName, St
             )
         })
         .collect()
+}
+
+/// The desired state as the deployment takes it.
+pub fn event(desired: &Desired, hardware: &Hardware, anew: bool) -> Event {
+    let (unfit, assignments) = (unfit(desired, hardware), assignments(desired));
+    Event::Desired { sequence: desired.sequence, assignments, unfit, anew }
 }
 
 /// The assignments as the deployment takes them.

@@ -161,10 +161,13 @@ impl Activation {
                 .entry(assignment.digest)
                 .or_insert_with(|| tell::Known::assigned(assignment.version.to_string()));
         }
-        let unfit = verify::unfit(desired, &self.parts.hardware);
-        let assignments = verify::assignments(desired);
-        let event = Event::Desired { sequence: desired.sequence, assignments, unfit, anew };
-        self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))
+        let event = verify::event(desired, &self.parts.hardware, anew);
+        self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))?;
+        // What was kept for a later assignment has found it.
+        let assigned = stored(&self.state);
+        self.parts.store.retain_prefetched(|package| !assigned.contains(package))?;
+        self.look = true;
+        Ok(())
     }
 
     /// Takes an event: the next state is written down before anything follows from it.
@@ -269,7 +272,8 @@ impl Activation {
         if self.state.desired == 0 {
             return Ok(());
         }
-        let keep = stored(&self.state);
+        let mut keep = stored(&self.state);
+        keep.extend(self.parts.store.prefetched()?);
         if self.kept.as_ref() == Some(&keep) || !self.storing.is_empty() || self.operation.is_some() {
             return Ok(());
         }
@@ -371,6 +375,34 @@ impl Activation {
         self.follow(actions, now);
         self.look |= self.rests.over(now);
         self.pursue()
+    }
+
+    /// Keeps packages for a later assignment.
+    pub fn prefetch(&mut self, packages: &BTreeSet<Digest>) -> Result<(), StoreError> {
+        self.parts.store.prefetch(packages)
+    }
+
+    /// Gives packages up that were kept for a later assignment; what nothing needs is removed.
+    pub fn give_up_prefetched(&mut self, gone: impl Fn(&Digest) -> bool) -> Result<(), StoreError> {
+        if self.parts.store.retain_prefetched(|package| !gone(package))? {
+            self.kept = None;
+        }
+        Ok(())
+    }
+
+    /// Removes what nothing needs, whether or not anything was ever assigned.
+    pub fn clear_out(&mut self) -> Result<(), StoreError> {
+        let mut keep = stored(&self.state);
+        keep.extend(self.parts.store.prefetched()?);
+        if self.storing.is_empty() && self.operation.is_none() {
+            self.parts.store.collect(&keep)?;
+        }
+        Ok(())
+    }
+
+    /// Something was put into the store: there may be less to fetch.
+    pub fn look_again(&mut self) {
+        self.look = true;
     }
 
     /// Releases that the host may have open now.

@@ -133,6 +133,10 @@ impl Activation {
         );
         tracing::warn!(%package, "{what}");
         self.kept = None;
+        // What nobody has asked for goes first.
+        if let Err(error) = self.give_up_prefetched(|_| true) {
+            tracing::warn!("{}", chain(&error));
+        }
         if self.rests.begin(rest, now) {
             self.tell("disk-full", Some(package), what);
         }
@@ -156,6 +160,9 @@ impl Activation {
             }
         }
         self.kept = None;
+        if let Err(error) = self.give_up_prefetched(|_| true) {
+            tracing::warn!("{}", chain(&error));
+        }
         self.look = true;
         self.halted = Some(until);
     }

@@ -233,24 +233,9 @@ impl Daemon {
             tracing::info!(roots = ?root_versions(held), "newer roots are trusted");
             self.dirty = true;
         }
-        let known = held.clone();
         match verdict.offer {
-            Ok(Accepted { state: trust, desired }) => {
-                self.refused = None;
-                self.dirty = true;
-                if trust != known {
-                    self.activation.desire(&trust, &desired).map_err(|error| self.latch(error))?;
-                    self.floor.raise(trust.floor());
-                    self.trust = Some(trust);
-                    self.fresh = Some(desired.nonce == self.nonce);
-                    if self.fresh == Some(false) {
-                        tracing::info!(sequence = desired.sequence, "accepted without proof of freshness");
-                    }
-                    if !self.identity.enrolled {
-                        // Whoever signed it can register the key now, and waits for it.
-                        self.link.introduce();
-                    }
-                }
+            Ok(accepted) => {
+                self.take_over(accepted)?;
                 self.heard()?;
                 self.activation.pursue()
             }
@@ -275,6 +260,27 @@ impl Daemon {
                 self.refuse(refused.reason(), &chain(&refused))
             }
         }
+    }
+
+    /// Takes over what was accepted.
+    pub(super) fn take_over(&mut self, accepted: Accepted) -> Result<(), StoreError> {
+        let Accepted { state: trust, desired } = accepted;
+        self.refused = None;
+        self.dirty = true;
+        if Some(&trust) != self.trust.as_ref() {
+            self.activation.desire(&trust, &desired).map_err(|error| self.latch(error))?;
+            self.floor.raise(trust.floor());
+            self.trust = Some(trust);
+            self.fresh = Some(desired.nonce == self.nonce);
+            if self.fresh == Some(false) {
+                tracing::info!(sequence = desired.sequence, "accepted without proof of freshness");
+            }
+            if !self.identity.enrolled {
+                // Whoever signed it can register the key now, and waits for it.
+                self.link.introduce();
+            }
+        }
+        Ok(())
     }
 
     /// After a store that failed in the middle of an acceptance nothing is accepted until the next start,

@@ -8,6 +8,7 @@
 mod credentials;
 mod full;
 mod link;
+mod local;
 mod messages;
 
 use std::collections::VecDeque;
@@ -30,6 +31,7 @@ use crate::enrolment::Enrolment;
 use crate::failure::chain;
 use crate::fetch::Hardware;
 use crate::identity::{Established, Identity, IdentityError, next_epoch};
+use crate::import::Taker;
 use crate::lock::{Lock, LockError};
 use crate::memory::Memory;
 use crate::remote::{Done, Logs, Rate, Remote};
@@ -134,10 +136,7 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
                 daemon.answered(done);
                 Ok(())
             }
-            Some(question) = sources.questions.recv() => {
-                let _ = question.send(daemon.status());
-                Ok(())
-            }
+            Some(question) = sources.questions.recv() => daemon.local(question),
             () = pause(wake) => daemon.activation.tick(),
         };
         if let Err(error) = result.or_else(|error| daemon.wait_for_room(error)) {
@@ -244,7 +243,7 @@ impl Daemon {
         let (questioned, questions) = mpsc::channel(4);
         let listener = listen_privately(&run.join("agent.sock"))?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(system("use agent.sock"))?;
-        tokio::spawn(status::answer(listener, questioned));
+        tokio::spawn(status::answer(listener, questioned, Taker::new(store.clone())));
 
         let host_program = HostProgram {
             binary: config.host_binary.clone(),

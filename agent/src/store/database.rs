@@ -39,6 +39,8 @@ pub enum Key {
     Deployment,
     /// What the device shows to its broker.
     Credentials,
+    /// Packages that are kept for a later assignment.
+    Prefetched,
 }
 
 impl Key {
@@ -49,6 +51,7 @@ impl Key {
             Self::Trust => "trust",
             Self::Deployment => "deployment",
             Self::Credentials => "credentials",
+            Self::Prefetched => "prefetched",
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod disk;
 mod layout;
 mod outbox;
 mod partial;
+mod prefetched;
 mod record;
 mod reserve;
 

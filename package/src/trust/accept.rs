@@ -118,7 +118,7 @@ pub fn adopt_roots(state: &TrustState, bundle: &MetadataBundle) -> Result<Option
     Ok(Some(TrustState { image, director, assignment, floor: state.floor }))
 }
 
-fn open<'a>(
+pub(super) fn open<'a>(
     which: Repository,
     held: &Held,
     offered: &'a RepositoryMetadata,

@@ -1,0 +1,82 @@
+//! What a person on the device asks the running agent: its status, what it trusts, to take a file.
+
+use std::collections::BTreeSet;
+
+use selvedge_package::DeviceId;
+use selvedge_package::Digest;
+use selvedge_package::trust::MetadataBundle;
+
+use super::Daemon;
+use crate::clock;
+use crate::failure::chain;
+use crate::import::{self, ImportError, Permit};
+use crate::status::{Question, Step};
+use crate::store::StoreError;
+use crate::trust_show::Held;
+use crate::verify;
+
+impl Daemon {
+    /// Answers. Whoever asked may be gone.
+    pub(super) fn local(&mut self, question: Question) -> Result<(), StoreError> {
+        match question {
+            Question::Status(answer) => {
+                let _ = answer.send(self.status());
+            }
+            Question::Trust(answer) => {
+                let _ = answer.send(Box::new(self.held()));
+            }
+            Question::Import(step, answer) => {
+                let done = match step {
+                    Step::Judge(bundle, device) => self.judge(&bundle, device.as_ref()).map(Some),
+                    Step::Keep(packages) => self.keep(&packages).map(|()| None),
+                    Step::Accept(bundle) => self.accept_file(&bundle).map(|()| None),
+                    Step::GiveUp(packages) => self.give_up(&packages).map(|()| None),
+                };
+                let _ = answer.send(done);
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, bundle: &MetadataBundle, device: Option<&DeviceId>) -> Result<Permit, ImportError> {
+        let latched = self.latched.as_deref();
+        import::judge(&self.store, &self.identity, &mut self.trust, latched, bundle, device)
+    }
+
+    fn keep(&mut self, packages: &BTreeSet<Digest>) -> Result<(), ImportError> {
+        Ok(self.activation.prefetch(packages)?)
+    }
+
+    /// Everything of a file for this device is stored: it is accepted as an offer is.
+    fn accept_file(&mut self, bundle: &MetadataBundle) -> Result<(), ImportError> {
+        let Some(held) = &mut self.trust else {
+            return Err(ImportError::refused("detached", "this device trusts nobody"));
+        };
+        let clock = clock::synchronised(held.floor());
+        let verdict = verify::bundle(&self.store, held, &self.identity.device, bundle, clock);
+        let accepted =
+            verdict.offer.map_err(|refused| ImportError::refused(refused.reason(), chain(&refused)))?;
+        self.take_over(accepted)?;
+        self.activation.look_again();
+        Ok(self.activation.pursue()?)
+    }
+
+    fn give_up(&mut self, packages: &BTreeSet<Digest>) -> Result<(), ImportError> {
+        self.activation.give_up_prefetched(|package| packages.contains(package))?;
+        Ok(self.activation.clear_out()?)
+    }
+
+    fn held(&self) -> Held {
+        Held {
+            device: self.identity.device.clone(),
+            detached: self.identity.detached,
+            running: true,
+            trust: self.trust.clone(),
+            distrust: self.latched.clone(),
+            floors: self.activation.state().floors.clone(),
+            fresh: self.fresh,
+            certificate: self.certificate(),
+            prefetched: self.store.prefetched().map_or(0, |packages| packages.len()),
+        }
+    }
+}
