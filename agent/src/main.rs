@@ -164,6 +164,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Detach { data } => {
+            anyhow::ensure!(data.join("agent.redb").exists(), "there is no device in {}", data.display());
             let _lock = Lock::take(&data, std::time::Duration::from_secs(1))?;
             let store = Store::open(std::sync::Arc::new(RealDisk), &data)?;
             let device = Identity::detach(&store)?.device;

@@ -165,7 +165,9 @@ impl Activation {
         self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))?;
         // What was kept for a later assignment has found it.
         let assigned = stored(&self.state);
-        self.parts.store.retain_prefetched(|package| !assigned.contains(package))?;
+        if let Err(error) = self.parts.store.retain_prefetched(|package| !assigned.contains(package)) {
+            tracing::warn!("{}", crate::failure::chain(&error));
+        }
         self.look = true;
         Ok(())
     }

@@ -119,7 +119,7 @@ fn archived(file: impl Read) -> Result<(MetadataFiles, Vec<Bundle>), ArchiveErro
 
 fn said(held: &Held, offered: &MetadataBundle, for_device: bool, bundles: &[Bundle]) -> OfferView {
     let mut view = OfferView { for_device, ..OfferView::default() };
-    let mut refuse = |view: &mut OfferView, reason: &str, why: String| {
+    let refuse = |view: &mut OfferView, reason: &str, why: String| {
         (view.accepted, view.reason, view.why) = (false, Some(reason.to_owned()), Some(why));
     };
     if let Some(why) = &held.distrust {
