@@ -148,9 +148,7 @@ fn left_behind(directory: &Path) -> Result<Held, StatusError> {
         Err(StoreError::Record { .. }) => Kept::default(),
         Err(error) => return Err(error.into()),
     });
-    let now = trust.as_ref().map_or_else(clock::built, |trust| {
-        clock::synchronised(trust.floor()).unwrap_or_else(|| trust.floor())
-    });
+    let now = trust.as_ref().map_or_else(clock::built, |trust| trust.now(clock::synchronised(trust.floor())));
     let certificate =
         identity.broker_ca.is_some().then(|| ShownCertificate::of(machine.shown(), machine.kept(), now));
     Ok(Held {
@@ -170,7 +168,7 @@ fn left_behind(directory: &Path) -> Result<Held, StatusError> {
 pub fn view(held: &Held, offer: Option<OfferView>) -> TrustView {
     let floor = held.trust.as_ref().map(TrustState::floor);
     let clock = clock::synchronised(floor.unwrap_or_else(clock::built));
-    let now = clock.or(floor).unwrap_or_else(clock::built);
+    let now = clock.into_iter().chain(floor).max().unwrap_or_else(clock::built);
     let of = |which| held.trust.as_ref().map(|trust| repository(trust, which, now));
     TrustView {
         device: held.device.clone(),
