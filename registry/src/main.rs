@@ -50,6 +50,9 @@ struct Serve {
     /// Days that a device's certificate is good for; devices renew it at two thirds.
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=3650))]
     certificate_days: u64,
+    /// The same in seconds, for watching a renewal.
+    #[arg(long, value_name = "SECONDS", hide = true, conflicts_with = "certificate_days")]
+    certificate_seconds: Option<u64>,
     /// MQTT client id, unique on the broker; by default one of its own, kept in the data directory.
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
@@ -154,7 +157,9 @@ impl Serve {
             broker: self.broker,
             broker_ca: self.broker_ca,
             broker_name: self.broker_name,
-            certificates: std::time::Duration::from_secs(self.certificate_days * 24 * 3600),
+            certificates: std::time::Duration::from_secs(
+                self.certificate_seconds.unwrap_or(self.certificate_days * 24 * 3600),
+            ),
             client_id: self.client_id,
             online_keys: self.online_keys,
             roots: self.roots,

@@ -35,13 +35,15 @@ pub struct Stack {
     registry_address: String,
     /// Where the agent finds its broker: the broker itself, or something in between.
     pub agents_broker: String,
+    /// More arguments of the registry, from its next start on.
+    pub registry_arguments: Vec<String>,
     inference_address: String,
 }
 
 impl Stack {
     /// Keys, broker, registry and the enrolment of [`DEVICE`]; the agent is not started yet.
     pub fn without_agent() -> Self {
-        Self::without_agent_over(Broker::Embedded)
+        Self::without_agent_over(Broker::EmbeddedTls)
     }
 
     /// As [`Stack::without_agent`], over another broker.
@@ -56,6 +58,7 @@ impl Stack {
             broker_address: String::new(),
             registry_address: String::new(),
             agents_broker: String::new(),
+            registry_arguments: Vec::new(),
             inference_address: free_address(),
         };
         Selvedge::new().run(&["keys", "init", &stack.path("keys")]);
@@ -117,7 +120,8 @@ impl Stack {
                 &self.path("keys/roots"),
                 "--address-file",
             ])
-            .arg(&file);
+            .arg(&file)
+            .args(&self.registry_arguments);
         self.registry = Some(Process::start("registry", &mut command, &self.dir.path().join("registry.log")));
         self.registry_address = address_in(&file);
     }

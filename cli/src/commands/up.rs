@@ -128,7 +128,8 @@ async fn start(
         &programs.registry,
         &words(&[
             &"broker",
-            &"--anonymous",
+            &"--pki",
+            &place.registry().join("pki"),
             &"--listen",
             &loopback(ports.broker),
             &"--data",
@@ -138,7 +139,7 @@ async fn start(
         ]),
     )?;
     let address = ready::address(&mut stack.children[index], &file, deadline).await?;
-    stack.record.broker = format!("mqtt://{address}");
+    stack.record.broker = format!("mqtts://{address}");
     stack.record.write(place.dir())?;
     step.note(&format!("broker    {}", stack.record.broker));
 

@@ -30,6 +30,10 @@ pub async fn enrol(registry: &Registry, place: &Place, name: &DeviceId, broker: 
     }
     let kept = if path.exists() { Some(read_enrolment(&path)?) } else { None };
     let mut enrolment = match (known, kept) {
+        // One of an older version leads to a broker that asked for no certificate.
+        (Ok(_), Some(enrolment)) if enrolment["device"] == name.as_str() && enrolment["format"] == 1 => {
+            again(registry, name).await?
+        }
         (Ok(_), Some(enrolment)) if enrolment["device"] == name.as_str() => enrolment,
         (Ok(_), _) if place.agent().join("device.key").exists() => {
             return Err(Failure::Conflict {
@@ -81,6 +85,13 @@ async fn make_target(registry: &Registry, name: &DeviceId) -> Result<Value, Fail
     let answer = registry
         .call(&format!("make target {name}"), Method::POST, &registry.in_workspace("/targets"), Some(&body))
         .await?;
+    Ok(answer["enrolment"].clone())
+}
+
+/// Another enrolment for a target that stays what it is.
+async fn again(registry: &Registry, name: &DeviceId) -> Result<Value, Failure> {
+    let path = registry.in_workspace(&format!("/targets/{name}/enrolment"));
+    let answer = registry.call(&format!("enrol {name} again"), Method::POST, &path, None).await?;
     Ok(answer["enrolment"].clone())
 }
 

@@ -22,7 +22,7 @@ pub struct Record {
     pub format: u32,
     /// Base address of the registry.
     pub registry: String,
-    /// Address of the broker, as `mqtt://host:port`.
+    /// Address of the broker, as `mqtts://host:port`.
     pub broker: String,
     /// Base address of the inference endpoint.
     pub inference: String,
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn ports_come_back_out_of_addresses() {
         for (address, port) in
-            [("mqtt://127.0.0.1:1883", 1883), ("http://127.0.0.1:80/", 80), ("", 0), ("http://x", 0)]
+            [("mqtts://127.0.0.1:1883", 1883), ("http://127.0.0.1:80/", 80), ("", 0), ("http://x", 0)]
         {
             assert_eq!(Record::port(address), port, "{address}");
         }

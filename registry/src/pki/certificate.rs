@@ -18,7 +18,8 @@ use crate::error::Error;
 /// `sv/v1`. No device may have it.
 pub const REGISTRY: &str = "registry";
 
-/// Clocks differ: a certificate is good from an hour before it was made.
+/// Clocks differ: a certificate is good from an hour before it was made, a short-lived one from a tenth
+/// of its life, so that most of it lies ahead.
 const BACKDATED: Duration = Duration::from_secs(3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The authority itself: longer than any device that it names.
@@ -127,7 +128,7 @@ fn draft(now: Timestamp, lifetime: Duration) -> Result<Draft, Error> {
     aws_lc_rs::rand::fill(&mut serial).map_err(|_| Error::Random)?;
     // Positive, and as long in DER as it is here.
     serial[0] = serial[0] & 0x7f | 0x40;
-    let from = SystemTime::from(now) - BACKDATED;
+    let from = SystemTime::from(now) - BACKDATED.min(lifetime / 10);
     let not_after = crate::clock::whole_seconds(
         now.checked_add(lifetime)
             .map_err(|error| Error::Pki { action: "date a certificate", why: error.to_string() })?,
