@@ -16,6 +16,7 @@ use selvedge_tests::wait;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::authority::Authority;
 use crate::kernel::Kernel;
 use crate::registry::Registry;
 use crate::world::{Package, World, identity};
@@ -33,6 +34,8 @@ pub struct Field {
     pub agent: Option<Process>,
     pub broker: Option<Process>,
     pub broker_address: String,
+    /// The broker's authority, with its key.
+    pub authority: Option<Authority>,
     /// Rows that failed.
     pub failed: Vec<String>,
     /// Release 1 of `identity`, which runs.
@@ -49,30 +52,47 @@ impl Field {
 
     /// As [`Field::start`], in another world and with another kernel.
     pub fn start_as(world: World, kernel: impl FnOnce(&Kernel)) -> Self {
-        let mut field = Self::bare(world, kernel);
-        field.start_agent();
-        field.wait_connected();
-        let first = field.first.clone();
-        field.world.release(&first);
-        field.runs(&[&first]);
-        field
+        Self::bare(world, Broker::Mosquitto(""), kernel).and_start()
+    }
+
+    fn and_start(mut self) -> Self {
+        self.start_agent();
+        self.wait_connected();
+        let first = self.first.clone();
+        self.world.release(&first);
+        self.runs(&[&first]);
+        self
+    }
+
+    /// As [`Field::start_as`], over a broker with certificates that somebody with the CA's key made.
+    pub fn start_certified(world: World, kernel: impl FnOnce(&Kernel)) -> Self {
+        Self::bare(world, Broker::MosquittoTls(""), kernel).and_start()
     }
 
     /// The broker, the registry and an enrolment; no agent yet.
-    pub fn bare(world: World, kernel: impl FnOnce(&Kernel)) -> Self {
+    fn bare(world: World, kind: Broker, kernel: impl FnOnce(&Kernel)) -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let authority = kind.is_tls().then(|| Authority::new(dir.path()));
         let broker_address = free_address();
-        let broker = Broker::Mosquitto("").start(&broker_address, dir.path());
+        let broker = kind.start(&broker_address, dir.path());
         wait::until("the broker to listen", || std::net::TcpStream::connect(&broker_address));
-        let registry =
-            Registry::start(&broker_address, &world.device, world.director.targets_keys[0].clone());
+        let key = world.director.targets_keys[0].clone();
+        let tls = authority.as_ref().map(Authority::registry);
+        let registry = Registry::start(&kind.url(&broker_address), tls, &world.device, key);
         registry.wait_connected();
         let root = |root: &[u8]| String::from_utf8(root.to_vec()).unwrap();
-        let enrolment = json!({
+        let mut enrolment = json!({
             "format": 1, "device": world.device, "kind": "device",
-            "broker": format!("mqtt://{broker_address}"), "token": "the-token",
+            "broker": kind.url(&broker_address), "token": "the-token",
             "image_root": root(&world.image.roots[0]), "director_root": root(&world.director.roots[0]),
         });
+        if let Some(authority) = &authority {
+            let credential = authority.certificate(world.device.as_str());
+            enrolment["format"] = 2.into();
+            enrolment["broker_ca"] = authority.ca().into();
+            enrolment["broker_name"] = serde_json::Value::Null;
+            enrolment["credential"] = json!({ "certificate": credential.0, "key": credential.1 });
+        }
         std::fs::write(dir.path().join("enrolment.json"), enrolment.to_string()).unwrap();
         let its_kernel = Kernel::new(dir.path(), &dir.path().join("agent"));
         kernel(&its_kernel);
@@ -84,6 +104,7 @@ impl Field {
             agent: None,
             broker: Some(broker),
             broker_address,
+            authority,
             failed: Vec::new(),
             first: first.clone(),
             dir,

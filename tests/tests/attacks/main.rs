@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod authority;
 mod field;
 mod forge;
 mod kernel;
@@ -15,6 +16,7 @@ mod row;
 mod world;
 
 mod broker;
+mod ca_key;
 mod clocks;
 mod devices;
 mod disk;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, PublishError};
+use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, PublishError, Tls};
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::block::{answer, block_frame, refusal_frame};
 use selvedge_protocol::envelope::{Body, Envelope, from_cbor, to_cbor};
@@ -56,10 +56,11 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Connects to the broker.
-    pub fn start(broker: &str, device: &DeviceId, key: Key) -> Self {
+    /// Connects to the broker at this URL.
+    pub fn start(broker: &str, tls: Option<Tls>, device: &DeviceId, key: Key) -> Self {
         let shared = Arc::new(Mutex::new(Shared { key: Some(key), ..Shared::default() }));
-        let mut options = Options::new(format!("mqtt://{broker}").parse().unwrap(), "registry");
+        let mut options = Options::new(broker.parse().unwrap(), "registry");
+        options.tls = tls;
         options.subscriptions = vec![(Topic::subscription_registry(), Qos::AtLeastOnce)];
         let (given, taken) = std::sync::mpsc::channel();
         let (theirs, about) = (Arc::clone(&shared), device.clone());
