@@ -20,6 +20,7 @@ mod ca_key;
 mod clocks;
 mod devices;
 mod disk;
+mod document;
 mod freeze;
 mod metadata;
 mod rollback;
