@@ -14,6 +14,7 @@ mod children;
 mod clock;
 mod demo;
 mod examples;
+mod fuzz;
 mod guests;
 mod paths;
 mod run;
@@ -62,6 +63,14 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Fuzz a parser or acceptance: a target of tests/fuzz, or `all`
+    Fuzz {
+        /// Which one, such as `bundle`
+        name: String,
+        /// For how long each
+        #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+        seconds: u64,
+    },
     /// Cross-build agent and host for aarch64 and answer the example under emulation
     Arm64,
 }
@@ -77,6 +86,7 @@ fn main() -> ExitCode {
         Command::Test { nextest } => test::run(&nextest),
         Command::Tidy => tidy::run(),
         Command::Bench { name, arguments } => bench::run(&name, &arguments),
+        Command::Fuzz { name, seconds } => fuzz::run(&name, seconds),
         Command::Arm64 => arm64::run(),
     };
     match result {

@@ -5,7 +5,8 @@ use selvedge_tests::programs::root;
 #[test]
 fn every_test_that_the_document_names_exists() {
     let text = std::fs::read_to_string(root().join("docs/security.md")).unwrap();
-    let named: Vec<&str> = text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).collect();
+    let named: Vec<&str> =
+        text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).collect();
     assert!(named.len() > 40, "{named:?}");
     for name in named {
         let (file, test) = name.split_once("::").unwrap();

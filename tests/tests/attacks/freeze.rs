@@ -16,7 +16,8 @@ fn freeze() {
         }
         field.takes_next();
     });
-    let roles: [(&str, fn(&mut World)); 7] = [
+    type Expired = (&'static str, fn(&mut World));
+    let roles: [Expired; 7] = [
         ("Image timestamp", |world| world.image.lives[3] = -1),
         ("Image snapshot", |world| world.image.lives[2] = -1),
         ("Image targets", |world| {

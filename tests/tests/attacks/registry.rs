@@ -9,7 +9,7 @@ use selvedge_mqtt::{Client, Handle, Inbox, Incoming, Options, PublishError, Tls}
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::block::{answer, block_frame, refusal_frame};
 use selvedge_protocol::envelope::{Body, Envelope, from_cbor, to_cbor};
-use selvedge_protocol::message::{Ack, ByteString, Enrol, Enrolled, Need, Refusal, Report, Rows};
+use selvedge_protocol::message::{Ack, ByteString, Enrolled, Need, Refusal, Report, Rows};
 use selvedge_protocol::sealed;
 use selvedge_protocol::signed::{self, Purpose, SignedError};
 use selvedge_protocol::topic::{Kind, Qos, Topic};
@@ -88,8 +88,9 @@ impl Registry {
         let topic = Topic::new(self.device.clone(), kind).to_string();
         wait::until("room in the queue to the broker", || {
             match self.handle.publish(topic.clone(), kind.qos(), payload.clone()) {
+                Ok(()) => Ok(()),
                 Err(PublishError::Full(messages)) => Err(messages),
-                sent => Ok(sent.unwrap()),
+                Err(error) => panic!("{error}"),
             }
         });
     }
@@ -189,15 +190,6 @@ pub fn ack(key: &Key, device: &DeviceId, rows: Vec<(u64, u64)>) -> Vec<u8> {
         key.sign(bytes).map_err(|_| SignedError::Key)
     })
     .unwrap()
-}
-
-/// The enrolment that a message carries, under whatever signature.
-pub fn enrolment(envelope: &Envelope) -> Option<Enrol> {
-    match &envelope.body {
-        Body::Enrol(enrol) => Some(enrol.clone()),
-        Body::Signed(ByteString(bytes)) => enrolment(&Envelope::decode(&signed::payload(bytes).ok()?).ok()?),
-        _ => None,
-    }
 }
 
 /// A message that this key seals for the device.

@@ -156,7 +156,7 @@ fn releasers_alone() {
         field.world.image.publish();
         let mut bundle = field.world.next();
         bundle.image.targets = evil.image.files.targets.clone();
-        field.refuses(&bundle, &["not trusted"]);
+        field.refuses(&bundle, &["not trusted", "too-large"]);
     });
     field.row("stolen targets key", "one of two, with every online key", Nothing, |field| {
         let mut evil = field.world.clone();

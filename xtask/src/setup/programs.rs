@@ -1,5 +1,5 @@
-//! Programs of other people that the tests run: a real broker to be compared with, and `openssl` to
-//! read what we wrote. Tests start their own instances and never touch a service of the machine.
+//! Programs of other people that the tests run: a real broker to be compared with, and `openssl` and
+//! `skopeo` to read what we wrote. Tests start their own instances and never touch a service of the machine.
 
 use std::path::Path;
 
@@ -8,9 +8,10 @@ use anyhow::Result;
 use super::apt;
 
 /// The program's places, and Debian's package with it.
-const WANTED: [(&[&str], &str); 2] = [
+const WANTED: [(&[&str], &str); 3] = [
     (&["/usr/sbin/mosquitto", "/usr/bin/mosquitto", "/usr/local/sbin/mosquitto"], "mosquitto"),
     (&["/usr/bin/openssl", "/usr/local/bin/openssl"], "openssl"),
+    (&["/usr/bin/skopeo", "/usr/local/bin/skopeo"], "skopeo"),
 ];
 
 /// Makes sure that all are there.
