@@ -1,7 +1,7 @@
 //! `selvedge push` and `selvedge target enrol --offline`: a released package to a device through any
 //! broker, without a registry. This is the command line of it; `crate::push` does the work.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use selvedge_mqtt::BrokerAddress;
 use selvedge_package::DeviceId;
@@ -16,7 +16,9 @@ use crate::reference::Pair;
 #[command(after_help = "Examples:\n  \
     selvedge target enrol edge-1 --offline --keys keys --broker mqtt://127.0.0.1:1883 --out edge-1.json\n  \
     selvedge push file-type.pkg --keys keys --broker mqtt://127.0.0.1:1883 --target edge-1\n  \
-    selvedge push file-type.pkg --keys keys --broker mqtt://127.0.0.1:1883 --target edge-1 --set threshold=0.7")]
+    selvedge push file-type.pkg --keys keys --broker mqtt://127.0.0.1:1883 --target edge-1 --set threshold=0.7\n  \
+    selvedge push file-type.pkg --keys keys --broker mqtts://broker:8883 --broker-ca ca.pem \\\n    \
+        --broker-cert me.pem --broker-key me.key --target edge-1")]
 pub struct Args {
     /// A package that `selvedge package` made
     #[arg(value_name = "PACKAGE")]
@@ -27,6 +29,9 @@ pub struct Args {
     /// The broker that the device is connected to
     #[arg(long, value_name = "URL")]
     pub broker: BrokerAddress,
+    /// How the broker is believed and believes this program.
+    #[command(flatten)]
+    pub tls: Tls,
     /// The device
     #[arg(long, value_name = "NAME")]
     pub target: DeviceId,
@@ -52,6 +57,26 @@ pub struct Args {
     pub device_key: Option<PublicKey>,
 }
 
+/// Options for a broker that speaks TLS (`mqtts://`).
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Tls {
+    /// The authority that signed the certificate of an mqtts broker, as PEM
+    #[arg(long, value_name = "FILE")]
+    pub broker_ca: Option<PathBuf>,
+    /// A client certificate that lets this program read `up/#` and write `dn/#` of the device, as PEM
+    #[arg(long, value_name = "FILE", requires_all = ["broker_ca", "broker_key"])]
+    pub broker_cert: Option<PathBuf>,
+    /// Its key, as PEM
+    #[arg(long, value_name = "FILE", requires = "broker_cert")]
+    pub broker_key: Option<PathBuf>,
+    /// The name in the broker's certificate, where it is not the one in its address
+    #[arg(long, value_name = "NAME", requires = "broker_ca")]
+    pub broker_name: Option<String>,
+    /// The MQTT client id, where the broker wants the one that is in the certificate
+    #[arg(long, value_name = "ID")]
+    pub broker_client_id: Option<String>,
+}
+
 /// Signs, publishes, serves blocks, and stays until the device serves the package.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     crate::push::run(around, args).await
@@ -70,6 +95,17 @@ pub struct Offline<'a> {
     pub broker: &'a BrokerAddress,
     /// See [`Args::repository`].
     pub repository: Option<&'a PathBuf>,
+    /// What the device needs for a broker that speaks TLS.
+    pub tls: OfflineTls<'a>,
+}
+
+/// Files for a broker that speaks TLS.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OfflineTls<'a> {
+    /// The broker's authority.
+    pub broker_ca: Option<&'a Path>,
+    /// The device's certificate and its key.
+    pub credential: Option<(&'a Path, &'a Path)>,
 }
 
 /// Makes an enrolment file without a registry.

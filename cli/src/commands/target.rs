@@ -52,6 +52,15 @@ pub enum Command {
         /// With --offline: what is pushed to which devices [default: `push` in the directory of the keys]
         #[arg(long, value_name = "DIR", requires = "offline")]
         repository: Option<PathBuf>,
+        /// With --offline and an mqtts broker: the authority that signed its certificate, as PEM
+        #[arg(long, value_name = "FILE", requires = "offline")]
+        broker_ca: Option<PathBuf>,
+        /// With --offline: the device's certificate for the broker, as PEM; its name is the device's
+        #[arg(long, value_name = "FILE", requires_all = ["broker_ca", "device_tls_key"])]
+        device_cert: Option<PathBuf>,
+        /// With --offline: the key of that certificate, as PEM
+        #[arg(long, value_name = "FILE", requires = "device_cert")]
+        device_tls_key: Option<PathBuf>,
     },
     /// Set and remove labels of a target
     Label {
@@ -82,9 +91,21 @@ pub enum Command {
 /// Runs one of them.
 pub async fn run(around: &Surroundings<'_>, command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Enrol { name, out, keys: Some(keys), broker: Some(broker), repository, .. } => {
+        Command::Enrol {
+            name,
+            out,
+            keys: Some(keys),
+            broker: Some(broker),
+            repository,
+            broker_ca,
+            device_cert,
+            device_tls_key,
+            ..
+        } => {
             let repository = repository.as_ref();
-            push::enrol_offline(around, &push::Offline { name, out, keys, broker, repository }).await
+            let credential = device_cert.as_deref().zip(device_tls_key.as_deref());
+            let tls = push::OfflineTls { broker_ca: broker_ca.as_deref(), credential };
+            push::enrol_offline(around, &push::Offline { name, out, keys, broker, repository, tls }).await
         }
         Command::Enrol { name, out, again: true, .. } => {
             let path = around.registry()?.in_workspace(&format!("/targets/{name}/enrolment"));

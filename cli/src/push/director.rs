@@ -148,7 +148,7 @@ pub fn bundle(image: &Image, device: &Device, now: Timestamp) -> Result<Vec<u8>,
     };
     let bytes = |text: &String| text.as_bytes().to_vec();
     let bundle = MetadataBundle {
-        image: release::offered(image),
+        image: release::offered(image, &device.assignments),
         director: RepositoryMetadata {
             roots: image.director_roots.iter().map(bytes).collect(),
             timestamp: bytes(&signed.timestamp),

@@ -36,6 +36,7 @@ pub async fn offline(
             advice: "say another file with --out; an enrolment is never overwritten".to_owned(),
         });
     }
+    let (broker_ca, credential) = super::tls::offline(broker, &offline.tls)?;
     let repository = Repository::open(directory).await?;
     if repository.device(name)?.is_some() {
         let path = repository.device_path(name);
@@ -52,10 +53,13 @@ pub async fn offline(
     device.token = Some(Digest::of(token.as_bytes()));
     repository.keep_device(&device)?;
     let enrolment = json!({
-        "format": 1,
+        "format": 2,
         "device": name,
         "kind": "device",
         "broker": broker.to_string(),
+        "broker_ca": broker_ca,
+        "broker_name": null,
+        "credential": credential,
         "token": token,
         "image_root": image_root,
         "director_root": director_root,

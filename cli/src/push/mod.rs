@@ -16,6 +16,7 @@ mod ring;
 mod session;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use verdict::Goal;
 /// Pushes, and stays until the device serves the package.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let deadline = Deadline::after(Duration::from_secs(args.timeout));
+    let tls = tls::of(&args.broker, &args.tls)?;
     let layout = Layout::open(&args.package)?;
     let settings = settings(layout.manifest(), &args.settings)?;
     let ring = Ring::load(&args.keys)?;
@@ -83,7 +85,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         always: moved,
         deadline,
     };
-    Session::run(parts, &args.broker).await
+    Session::run(parts, &args.broker, tls, args.tls.broker_client_id.clone()).await
 }
 
 /// Makes an enrolment file.

@@ -1,13 +1,18 @@
 //! The Image repository of a push: what is released, signed by a person's key, and the two roles
 //! round it that expire soon.
 
+use std::collections::BTreeSet;
+
 use jiff::{SignedDuration, Timestamp};
 use selvedge_package::Bundle;
-use selvedge_package::trust::{ImageFiles, RepositoryMetadata, target_name, verify_image};
-use selvedge_signing::image::{ImageTarget, add_target, renew};
+use selvedge_package::trust::{
+    AssignedPackage, DelegatedFile, ImageFiles, RepositoryMetadata, bins, target_name, verify_image,
+};
+use selvedge_signing::image::ImageTarget;
 use selvedge_signing::lifetimes::{IMAGE_SNAPSHOT, IMAGE_TARGETS, IMAGE_TIMESTAMP, expiry};
-use selvedge_signing::online::{sign_snapshot, sign_timestamp};
-use selvedge_signing::{SigningError, metadata};
+use selvedge_signing::metadata;
+use selvedge_signing::online::{sign_image_snapshot, sign_timestamp};
+use selvedge_signing::tree::{ChangedFiles, Renewal, add_release, renew_files};
 
 use super::repository::Image;
 use super::ring::Ring;
@@ -18,10 +23,10 @@ use crate::keyring::failed;
 pub fn release(image: &mut Image, ring: &Ring, bundle: &Bundle, now: Timestamp) -> Result<bool, Failure> {
     let manifest = bundle.manifest();
     let target = ImageTarget::of(bundle);
-    if let Some(targets) = &image.targets {
+    let held = files(image);
+    if let Some(files) = &held {
         // Its age is no matter here, nor are keys that a newer root has replaced: it is signed again.
-        let files = ImageFiles::unsplit(targets.as_bytes());
-        let verify = |root: &String| verify_image(root.as_bytes(), &files, Timestamp::UNIX_EPOCH);
+        let verify = |root: &String| verify_image(root.as_bytes(), files, Timestamp::UNIX_EPOCH);
         let mut tried = image.image_roots.iter().rev().map(verify);
         let newest = tried.next().ok_or_else(no_root)?;
         let read = newest.or_else(|error| tried.find_map(Result::ok).ok_or(error)).map_err(untrusted)?;
@@ -36,11 +41,30 @@ pub fn release(image: &mut Image, ring: &Ring, bundle: &Bundle, now: Timestamp) 
         }
     }
     let expires = expiry(now, IMAGE_TARGETS);
-    let previous = image.targets.as_deref().map(str::as_bytes);
-    let signed = add_target(previous, &target, expires, &[&ring.offline.image_targets])
-        .map_err(|error| failed(format!("sign {}", target.name()), error))?;
-    image.targets = Some(text(signed)?);
+    let root = image.image_roots.last().ok_or_else(no_root)?;
+    let changed =
+        add_release(root.as_bytes(), held.as_ref(), &target, expires, &[&ring.offline.image_targets])
+            .map_err(|error| failed(format!("sign {}", target.name()), error))?;
+    keep(image, changed)?;
     Ok(true)
+}
+
+/// The lists of releases; `None` before the first.
+fn files(image: &Image) -> Option<ImageFiles> {
+    let targets = image.targets.as_ref()?.as_bytes().to_vec();
+    let bins = image.bins.iter().map(|(role, file)| (role.clone(), file.as_bytes().to_vec())).collect();
+    Some(ImageFiles { targets, bins })
+}
+
+fn keep(image: &mut Image, changed: ChangedFiles) -> Result<(), Failure> {
+    for (role, file) in changed.0 {
+        if role == "targets" {
+            image.targets = Some(text(file)?);
+        } else {
+            image.bins.insert(role, text(file)?);
+        }
+    }
+    Ok(())
 }
 
 /// Signs what is due: what half of its life is over of, what pins something newer, and what has a
@@ -54,7 +78,7 @@ pub fn refresh(
     now: Timestamp,
 ) -> Result<bool, Failure> {
     let [least_timestamp, least_snapshot, least_targets] = least;
-    let (Some(targets), mut changed) = (image.targets.clone(), false) else {
+    let Some(mut lists) = files(image) else {
         return Ok(false);
     };
     let due = |file: Option<&String>, least: u64, life: SignedDuration| match file {
@@ -63,29 +87,31 @@ pub fn refresh(
     };
     let signing = |error| failed("sign the list of releases", error);
 
-    let mut targets = targets;
-    if due(Some(&targets), least_targets, IMAGE_TARGETS)? {
-        let next = version(&targets)?.saturating_add(1).max(least_targets);
-        let expires = expiry(now, IMAGE_TARGETS);
-        let before = with_version(&targets, next - 1)?;
-        targets = text(renew(&before, expires, &[&ring.offline.image_targets]).map_err(signing)?)?;
-        image.targets = Some(targets.clone());
-        changed = true;
-    }
-    let pins = |file: Option<&String>, pinned: &str, name: &str| {
-        file.is_some_and(|file| pinned_version(file, name) == version(pinned).ok())
+    let root = image.image_roots.last().ok_or_else(no_root)?.clone();
+    let expires = expiry(now, IMAGE_TARGETS);
+    let renewal = Renewal { root: root.as_bytes(), expires, least: least_targets };
+    let renewed = renew_files(&lists, renewal, &[&ring.offline.image_targets], |_, head| {
+        always || head_is_due(head, least_targets, IMAGE_TARGETS, now)
+    })
+    .map_err(signing)?;
+    let mut changed = !renewed.0.is_empty();
+    lists = renewed.on(Some(&lists));
+    keep(image, renewed)?;
+    let pins = |file: Option<&String>, pinned: &[u8], name: &str| {
+        file.is_some_and(|file| pinned_version(file, name) == head(pinned).ok().map(|head| head.version))
     };
     let held = image.snapshot.as_ref();
-    if !pins(held, &targets, "targets.json") || due(held, least_snapshot, IMAGE_SNAPSHOT)? {
+    let pins_all = lists.roles().all(|(role, file)| pins(held, file, &format!("{role}.json")));
+    if !pins_all || due(held, least_snapshot, IMAGE_SNAPSHOT)? {
         let next = next_version(held)?.max(least_snapshot);
         let expires = expiry(now, IMAGE_SNAPSHOT);
-        let signed = sign_snapshot(next, targets.as_bytes(), expires, &ring.online.image_snapshot);
+        let signed = sign_image_snapshot(next, &lists, expires, &ring.online.image_snapshot);
         image.snapshot = Some(text(signed.map_err(signing)?)?);
         changed = true;
     }
     let snapshot = image.snapshot.clone().unwrap_or_default();
     let held = image.timestamp.as_ref();
-    if !pins(held, &snapshot, "snapshot.json") || due(held, least_timestamp, IMAGE_TIMESTAMP)? {
+    if !pins(held, snapshot.as_bytes(), "snapshot.json") || due(held, least_timestamp, IMAGE_TIMESTAMP)? {
         let next = next_version(held)?.max(least_timestamp);
         let expires = expiry(now, IMAGE_TIMESTAMP);
         let signed = sign_timestamp(next, snapshot.as_bytes(), expires, &ring.online.image_timestamp);
@@ -101,24 +127,31 @@ pub fn versions(image: &Image) -> Result<[u64; 3], Failure> {
     Ok([of(&image.timestamp)?, of(&image.snapshot)?, of(&image.targets)?])
 }
 
-/// The repository as a device gets it.
-pub fn offered(image: &Image) -> RepositoryMetadata {
+/// The repository as a device gets it: the bins of what it is assigned, and no others.
+pub fn offered(image: &Image, assignments: &[AssignedPackage]) -> RepositoryMetadata {
     let bytes = |file: &Option<String>| file.as_deref().unwrap_or_default().as_bytes().to_vec();
+    let wanted: BTreeSet<String> = assignments.iter().flat_map(|one| bins::branch(&one.target)).collect();
+    let delegated = image.bins.iter().filter(|(role, _)| wanted.contains(*role));
     RepositoryMetadata {
         roots: image.image_roots.iter().map(|root| root.as_bytes().to_vec()).collect(),
         timestamp: bytes(&image.timestamp),
         snapshot: bytes(&image.snapshot),
         targets: bytes(&image.targets),
-        ..RepositoryMetadata::default()
+        delegated: delegated
+            .map(|(role, file)| DelegatedFile { role: role.clone(), file: file.as_bytes().to_vec() })
+            .collect(),
     }
 }
 
 /// Whether half of its life is over, or its version is below `least`.
 pub fn is_due(file: &[u8], least: u64, life: SignedDuration, now: Timestamp) -> Result<bool, Failure> {
-    let head = head(file)?;
+    Ok(head_is_due(&head(file)?, least, life, now))
+}
+
+fn head_is_due(head: &metadata::Head, least: u64, life: SignedDuration, now: Timestamp) -> bool {
     let left = head.expires.duration_since(now);
     // One that lives longer than it should was signed by a clock of the future.
-    Ok(left < life / 2 || left > life + SignedDuration::from_hours(1) || head.version < least)
+    left < life / 2 || left > life + SignedDuration::from_hours(1) || head.version < least
 }
 
 /// Signed metadata is JSON, so it is text.
@@ -143,16 +176,6 @@ fn next_version(file: Option<&String>) -> Result<u64, Failure> {
 fn pinned_version(file: &str, name: &str) -> Option<u64> {
     let value: serde_json::Value = serde_json::from_str(file).ok()?;
     value["signed"]["meta"][name]["version"].as_u64()
-}
-
-/// The same list with another version: what is signed next has the one after it.
-fn with_version(targets: &str, version: u64) -> Result<Vec<u8>, Failure> {
-    let unread = |source: serde_json::Error| {
-        failed("read what was signed before", SigningError::NotMetadata { what: "targets", source })
-    };
-    let mut value: serde_json::Value = serde_json::from_str(targets).map_err(unread)?;
-    value["signed"]["version"] = version.max(1).into();
-    serde_json::to_vec(&value).map_err(unread)
 }
 
 fn no_root() -> Failure {

@@ -5,6 +5,7 @@
 //! at a time holds the directory's lock. A file that does not read back is damage, never "nothing
 //! yet": versions that begin again would be refused by every device.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::Read as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -45,8 +46,11 @@ pub struct Image {
     pub image_roots: Vec<String>,
     /// Consecutive Director roots, oldest first.
     pub director_roots: Vec<String>,
-    /// What is released.
+    /// What is released: `targets.json`.
     pub targets: Option<String>,
+    /// And the bins that it is split into, by role.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bins: BTreeMap<String, String>,
     /// Pins it.
     pub snapshot: Option<String>,
     /// Pins that.

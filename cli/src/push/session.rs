@@ -4,7 +4,7 @@ mod judging;
 
 use std::time::Duration;
 
-use selvedge_mqtt::{BrokerAddress, Client, Inbox, Incoming, Options, PublishError, Qos};
+use selvedge_mqtt::{BrokerAddress, Client, Inbox, Incoming, Options, PublishError, Qos, Tls};
 use selvedge_package::Digest;
 use selvedge_package::trust::AssignedPackage;
 use selvedge_protocol::block::{Bucket, Rate};
@@ -133,10 +133,16 @@ impl<'a> Session<'a> {
     }
 
     /// Connects, and talks until the device serves the package, or it is clear that it will not.
-    pub async fn run(parts: Parts<'a>, broker: &BrokerAddress) -> Result<(), Failure> {
+    pub async fn run(
+        parts: Parts<'a>,
+        broker: &BrokerAddress,
+        tls: Option<Tls>,
+        id: Option<String>,
+    ) -> Result<(), Failure> {
         let device = &parts.device.device;
-        let name = format!("selvedge-push-{:08x}", rand::random::<u32>());
+        let name = id.unwrap_or_else(|| format!("selvedge-push-{:08x}", rand::random::<u32>()));
         let mut options = Options::new(broker.clone(), name);
+        options.tls = tls;
         // `Want` shows whether somebody else directs the device too.
         options.subscriptions =
             [Kind::Birth, Kind::Heartbeat, Kind::State, Kind::Need, Kind::Enrol, Kind::Want]

@@ -544,6 +544,45 @@ async fn blocks_are_paced_whoever_asks() {
             }
         }
     }
-    assert!(busy > 0 && sent >= 8 << 20, "{sent} bytes, {busy} times busy");
-    assert!(sent < 100 << 20, "{sent} bytes were sent at once");
+    // What may go is what flows in meanwhile, and a window more; a slow machine never gets there.
+    let most =
+        (8 << 20) + ((64 << 20) as f64 * session.parts.deadline.elapsed().as_secs_f64()) as usize + (2 << 20);
+    assert!(sent >= 8 << 20 && sent <= most, "{sent} bytes of {most}, {busy} times busy");
+    assert!(busy > 0 || most > 100 << 20, "{sent} bytes were sent at once");
+}
+
+#[tokio::test]
+async fn a_list_that_was_split_goes_on_and_the_device_gets_its_own_branch() {
+    let place = Place::new().await;
+    let repository = place.repository("push").await;
+    let mut image = repository.image().unwrap();
+    place.ring.take_roots(&mut image).unwrap();
+    let root = image.image_roots.last().unwrap().clone();
+    let mut files: Option<selvedge_package::trust::ImageFiles> = None;
+    for number in 1..=100u64 {
+        let mut target = selvedge_signing::image::ImageTarget::of(place.layout.bundle());
+        target.custom.package = format!("other-{number}").parse().unwrap();
+        let expires =
+            selvedge_signing::lifetimes::expiry(clock::now(), selvedge_signing::lifetimes::IMAGE_TARGETS);
+        let key = &place.ring.offline.image_targets;
+        let changed =
+            selvedge_signing::tree::add_release(root.as_bytes(), files.as_ref(), &target, expires, &[key]);
+        files = Some(changed.unwrap().on(files.as_ref()));
+    }
+    let files = files.unwrap();
+    image.targets = Some(String::from_utf8(files.targets).unwrap());
+    image.bins =
+        files.bins.into_iter().map(|(role, file)| (role, String::from_utf8(file).unwrap())).collect();
+    assert!(image.bins.len() > 10);
+    repository.keep_image(&image).unwrap();
+
+    let mut device = Device::new(&place);
+    let (mut session, published) = place.push(&repository, false);
+    connect(&mut session);
+    say(&mut session, Kind::Enrol, device.enrol()).unwrap();
+    say(&mut session, Kind::Birth, Body::Birth(device.birth())).unwrap();
+    let want = published.want().unwrap();
+    let bundle: MetadataBundle = from_cbor(&want).unwrap();
+    assert_eq!(bundle.image.delegated.len(), 1, "its own branch and no other");
+    assert_eq!(device.accept(&want).unwrap(), 1);
 }
