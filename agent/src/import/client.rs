@@ -57,10 +57,15 @@ pub fn import(path: &Path, data: &Path) -> Result<Imported, ImportFailure> {
     }
     let _lock = Lock::take(data, Duration::from_secs(1))?;
     let store = Store::open(Arc::new(RealDisk), data)?;
+    import_into(std::io::BufReader::with_capacity(PIECE, file), &store)
+}
+
+/// Imports a file into a store that no agent runs on; the caller holds the directory's lock.
+pub fn import_into(file: impl Read, store: &Store) -> Result<Imported, ImportFailure> {
     let memory_mib = facts::memory_mib().unwrap_or(u64::from(u32::MAX));
     let hardware = Hardware { architecture: std::env::consts::ARCH, memory_mib };
     let mut gate = Offline::open(store.clone(), hardware)?;
-    Ok(take(std::io::BufReader::with_capacity(PIECE, file), &store, &mut gate)?)
+    Ok(take(file, store, &mut gate)?)
 }
 
 fn through_the_agent(mut file: impl Read, data: &Path, holder: String) -> Result<Imported, ImportFailure> {

@@ -24,7 +24,7 @@ use crate::clock;
 use crate::identity::Identity;
 use crate::store::{Key, Store, StoreError};
 
-pub use client::{ImportFailure, import};
+pub use client::{ImportFailure, import, import_into};
 pub use serve::Taker;
 pub use take::take;
 

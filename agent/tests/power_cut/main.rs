@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod disk;
+mod trust;
+#[path = "../world/mod.rs"]
+mod world;
 
 use std::collections::BTreeSet;
 use std::path::Path;
