@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use selvedge_fuzz::world::World;
 use selvedge_package::Digest;
 use selvedge_package::archive::{MetadataFiles, Writer};
 use selvedge_package::bundle::Builder;
 use selvedge_package::chunks::{CHUNK, Indexed};
 use selvedge_package::draft::Draft;
-use selvedge_package::trust::{DelegatedFile, MetadataBundle, RepositoryMetadata, bins};
+use selvedge_package::trust::{DelegatedFile, MetadataBundle, RepositoryMetadata, accept, bins};
 use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
 use selvedge_protocol::message::{Enrol, Heartbeat};
 use serde_json::{Value, json};
@@ -21,10 +22,10 @@ min-release = 2
 files = ["labels.txt"]
 [module]
 component = "module.wasm"
-capabilities = ["clock"]
+capabilities = ["clocks"]
 [requires]
 architectures = ["x86_64"]
-memory-mib = 64
+ram-mib = 64
 [[inputs]]
 name = "bytes"
 datatype = "INT32"
@@ -33,6 +34,11 @@ shape = [-1, 4]
 name = "scores"
 datatype = "FP32"
 shape = [1]
+[[models]]
+name = "net"
+file = "net.onnx"
+[acceptance]
+cases = ["cases/a.json"]
 [settings]
 threshold = "0.5"
 "#;
@@ -54,6 +60,8 @@ fn manifest() {
     put("manifest", "draft", DRAFT.as_bytes());
     let manifest = Draft::from_toml(DRAFT).unwrap().finish().unwrap();
     let mut builder = Builder::new(manifest);
+    builder.bytes("cases/a.json".parse().unwrap(), b"{}").unwrap();
+    builder.bytes("net.onnx".parse().unwrap(), b"model").unwrap();
     builder.bytes("labels.txt".parse().unwrap(), b"a\nb\n").unwrap();
     builder.bytes("module.wasm".parse().unwrap(), &vec![0; 70_000]).unwrap();
     let built = builder.build().unwrap();
@@ -78,7 +86,11 @@ fn envelope() {
         let envelope = Envelope { id: 7, epoch: 2, sequence: 3, at_ms: -5, body };
         put("envelope", name, &envelope.encode().unwrap());
     }
-    put("envelope", "json", br#"{"v":1,"id":1,"ep":2,"sq":3,"ts":4,"ty":"hb","body":{"generation":1,"desired":2}}"#);
+    put(
+        "envelope",
+        "json",
+        br#"{"v":1,"id":1,"ep":2,"sq":3,"ts":4,"ty":"hb","body":{"generation":1,"desired":2}}"#,
+    );
     put("envelope", "topic", b"sv/v1/d/edge-1/up/report");
 }
 
@@ -149,8 +161,11 @@ fn bundle() {
     let mut globs = of(online(role("targets", paths), delegated.to_vec()));
     globs.image.roots = vec![role("root", json!({ "keys": {}, "roles": {}, "consistent_snapshot": true }))];
     let all = BTreeMap::from([("flat", flat), ("bins", binned), ("globs", globs)]);
+    let world = World::default();
     for (name, bundle) in &all {
         put("bundle", name, &to_cbor(bundle).unwrap());
+        // A seed that is refused at the door would lead nowhere.
+        accept(&world.state(), &world.signed(bundle), &world.device, Some(world.now)).unwrap();
     }
     let metadata = MetadataFiles::of(&all["bins"], Some(&"edge-1".parse().unwrap())).unwrap();
     let mut writer = Writer::new(Vec::new(), br#"{"schemaVersion":2,"manifests":[]}"#, &metadata).unwrap();

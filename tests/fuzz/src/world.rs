@@ -68,7 +68,8 @@ impl World {
         let delegate = |signed: &mut Value| {
             if let Some(split) = signed.get_mut("delegations").filter(|split| split.is_object()) {
                 let public = hex::encode(self.key.public_key().as_bytes());
-                let key = json!({ "keytype": "ed25519", "scheme": "ed25519", "keyval": { "public": public } });
+                let key =
+                    json!({ "keytype": "ed25519", "scheme": "ed25519", "keyval": { "public": public } });
                 split["keys"] = json!({ &id: key });
                 for role in split.get_mut("roles").and_then(Value::as_array_mut).into_iter().flatten() {
                     if role.is_object() && role.get("keyids") == Some(&json!([])) {
@@ -80,7 +81,8 @@ impl World {
         self.sign::<Targets>(&mut part.targets, |signed| {
             delegate(signed);
             if let Some(bytes) = assignment
-                && let Some(entry) = signed.pointer_mut("/targets/edge-1.json").filter(|entry| entry.is_object())
+                && let Some(entry) =
+                    signed.pointer_mut("/targets/edge-1.json").filter(|entry| entry.is_object())
             {
                 entry["length"] = json!(bytes.len());
                 entry["hashes"] = json!({ "sha256": Digest::of(bytes).hex() });

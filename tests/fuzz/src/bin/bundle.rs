@@ -46,7 +46,8 @@ fn check(world: &World, state: &TrustState, signed: &MetadataBundle) {
         assert!(rooted.image_root_version().unwrap() >= state.image_root_version().unwrap());
         assert!(rooted.director_root_version().unwrap() >= state.director_root_version().unwrap());
     }
-    let Ok(accepted) = accept(rooted.as_ref().unwrap_or(state), signed, &world.device, Some(world.now)) else {
+    let Ok(accepted) = accept(rooted.as_ref().unwrap_or(state), signed, &world.device, Some(world.now))
+    else {
         return;
     };
     let held = TrustState::decode(&accepted.state.encode().unwrap()).unwrap();
