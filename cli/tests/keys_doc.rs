@@ -198,6 +198,18 @@ async fn the_documented_way_works_and_ends_with_a_key_that_is_worth_nothing() {
     place.refused(&["import", "f.svpkg", "--out", "never.pkg", "--keys", "others"], 9, "would refuse");
     assert!(!dir.join("never.pkg").exists());
 
+    // All that one device shall run, for a stick: for that device, and nobody else's roots.
+    place.done(&["target", "enrol", "edge-1", "--out", "edge-1.json"]);
+    place.refused(&["export", "--target", "edge-1", "--out", "e.svpkg"], 3, "edge-1");
+    place.done(&["deploy", "file-type@1.0.0", "--target", "edge-1"]);
+    place.done(&["export", "--target", "edge-1", "--out", "e.svpkg"]);
+    let verdict = place.done(&["verify", "e.svpkg", "--keys", "office/keys"])["verdict"].clone();
+    assert_eq!((&verdict["taken"], &verdict["device"]), (&true.into(), &"edge-1".into()), "{verdict}");
+    let image = ["verify", "e.svpkg", "--root", "first/image.root.json"];
+    place.refused(&image, 2, "the Director's root is not given");
+    place.done(&[&image[..], &["--director-root", "first/director.root.json"]].concat());
+    place.refused(&["verify", "e.svpkg", "--keys", "others"], 9, "would refuse");
+
     // Alone, one of two releases nothing; and a package that others signed for is not any package.
     package(&dir.join("two.pkg"), "2.0.0", 2).await;
     let release = ["release", "two.pkg", "--keys", "office/keys"];
