@@ -105,22 +105,11 @@ pub fn bundle(
 
 /// Assigned packages that this device's hardware cannot run, by what their release keys say of them.
 pub fn unfit(desired: &Desired, hardware: &Hardware) -> BTreeMap<PackageName, String> {
-    let unfit = |assignment: &&Assignment| {
-        let known = &assignment.architectures;
-        !known.is_empty() && !known.iter().any(|architecture| architecture == hardware.architecture)
+    let unfit = |assigned: &Assignment| {
+        let error = assigned.check_hardware(hardware.architecture).err()?;
+        Some((assigned.package.clone(), error.to_string()))
     };
-    desired
-        .assignments
-        .iter()
-        .filter(unfit)
-        .map(|assignment| {
-            let known = assignment.architectures.join(", ");
-            (
-                assignment.package.clone(),
-                format!("it is for {known}, this device is {}", hardware.architecture),
-            )
-        })
-        .collect()
+    desired.assignments.iter().filter_map(unfit).collect()
 }
 
 /// The desired state as the deployment takes it.

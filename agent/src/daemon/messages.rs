@@ -41,7 +41,14 @@ impl Daemon {
             }
             Incoming::Disconnected { why, reason, retry_in, .. } => {
                 tracing::info!(%why, ?retry_in, "no connection to the broker");
-                self.offline = Some(why);
+                self.offline = Some(match reason {
+                    Reason::Credential => format!(
+                        "{why}; if it goes on, start the agent with a new enrolment file (`selvedge target enrol \
+                         {} --again --out FILE`)",
+                        self.identity.device
+                    ),
+                    Reason::Broker | Reason::Link => why,
+                });
                 self.link.disconnected();
                 self.activation.disconnected();
                 // A broker that is not believed says nothing about what it was not shown.

@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 use super::Held;
 use crate::clock;
 use crate::failure::chain;
-use crate::fetch::Hardware;
-use crate::verify;
 
 /// What would become of an offer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,9 +144,6 @@ fn said(held: &Held, offered: &MetadataBundle, for_device: bool, bundles: &[Bund
     if for_device {
         match accept(&trust, offered, &held.device, clock) {
             Ok(accepted) => {
-                let memory_mib = crate::facts::memory_mib().unwrap_or(u64::from(u32::MAX));
-                let hardware = Hardware { architecture: std::env::consts::ARCH, memory_mib };
-                let unfit = verify::unfit(&accepted.desired, &hardware);
                 view.accepted = true;
                 view.sequence = Some(accepted.desired.sequence);
                 view.packages = accepted
@@ -157,18 +152,14 @@ fn said(held: &Held, offered: &MetadataBundle, for_device: bool, bundles: &[Bund
                     .iter()
                     .map(|assigned| {
                         let floor = held.floors.get(&assigned.package).copied().unwrap_or(0);
-                        let below = (assigned.release < floor).then(|| {
-                            let what =
-                                format!("release {} is below this device's floor {floor}", assigned.release);
-                            ("below-floor".to_owned(), what)
-                        });
-                        let unfit = unfit.get(&assigned.package);
+                        let checked = assigned
+                            .check_floor(floor)
+                            .and_then(|()| assigned.check_hardware(std::env::consts::ARCH));
                         Planned {
                             package: assigned.package.clone(),
                             version: assigned.version.to_string(),
                             release: assigned.release,
-                            refused: below
-                                .or_else(|| unfit.map(|why| ("wrong-hardware".to_owned(), why.clone()))),
+                            refused: checked.err().map(|e| (e.reason().to_owned(), chain(&e))),
                         }
                     })
                     .collect();

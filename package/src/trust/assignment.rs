@@ -133,32 +133,26 @@ pub struct Assignment {
     pub settings: BTreeMap<String, String>,
 }
 
-impl Desired {
-    /// Whether every package runs on this device's architecture, such as `aarch64`.
+impl Assignment {
+    /// Whether it runs on this device's architecture, such as `aarch64`.
     pub fn check_hardware(&self, device: &str) -> Result<(), TrustError> {
-        let strange = |assigned: &&Assignment| {
-            !assigned.architectures.is_empty() && !assigned.architectures.iter().any(|known| known == device)
-        };
-        match self.assignments.iter().find(strange) {
-            None => Ok(()),
-            Some(assigned) => Err(TrustError::WrongHardware {
-                package: assigned.package.clone(),
-                architectures: shown(&assigned.architectures.join(", ")),
-                device: device.to_owned(),
-            }),
+        if self.architectures.is_empty() || self.architectures.iter().any(|known| known == device) {
+            return Ok(());
         }
+        Err(TrustError::WrongHardware {
+            package: self.package.clone(),
+            architectures: shown(&self.architectures.join(", ")),
+            device: device.to_owned(),
+        })
     }
 
-    /// Whether every package is at or above its floor: the highest `min-release` that the device has
-    /// committed of that name; 0 for none.
-    pub fn check_floors(&self, floor: impl Fn(&PackageName) -> u64) -> Result<(), TrustError> {
-        for assigned in &self.assignments {
-            let floor = floor(&assigned.package);
-            if assigned.release < floor {
-                let (package, release) = (assigned.package.clone(), assigned.release);
-                return Err(TrustError::BelowFloor { package, release, floor });
-            }
+    /// Whether it is at or above its floor: the highest `min-release` that the device has committed of
+    /// that name; 0 for none.
+    pub fn check_floor(&self, floor: u64) -> Result<(), TrustError> {
+        if self.release >= floor {
+            return Ok(());
         }
-        Ok(())
+        let (package, release) = (self.package.clone(), self.release);
+        Err(TrustError::BelowFloor { package, release, floor })
     }
 }

@@ -288,16 +288,15 @@ fn a_director_that_delegates_is_refused() {
 
 #[test]
 fn hardware_and_floors_are_judged_by_what_was_released() {
-    let Split { state, releases, .. } = Split::new();
+    let Split { state, .. } = Split::new();
     let desired = state.desired(&device("edge-1")).unwrap().unwrap();
-    assert!(desired.check_hardware("x86_64").is_ok());
-    let error = desired.check_hardware("aarch64").unwrap_err();
+    let assigned = &desired.assignments[0];
+    assert!(assigned.check_hardware("x86_64").is_ok());
+    let error = assigned.check_hardware("aarch64").unwrap_err();
     assert_eq!(error.reason(), "wrong-hardware");
     assert!(error.to_string().contains("x86_64"), "{error}");
-    assert!(desired.check_floors(|_| 1).is_ok());
-    let floor =
-        |package: &selvedge_package::PackageName| u64::from(*package == releases[2].custom.package) * 2;
-    assert_eq!(desired.check_floors(floor).unwrap_err().reason(), "below-floor");
+    assert!(assigned.check_floor(assigned.release).is_ok());
+    assert_eq!(assigned.check_floor(assigned.release + 1).unwrap_err().reason(), "below-floor");
 }
 
 /// What our own signing makes of many releases: each is found by a device that was given the files on its
