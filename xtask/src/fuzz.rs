@@ -25,11 +25,13 @@ pub fn run(name: &str, seconds: u64) -> Result<()> {
     }
     let triple = triple()?;
     let target = paths::root().join("target/fuzz");
-    run::step("writing the first inputs", || {
-        let mut cargo = cargo(&target);
-        // Without the coverage: it is a program like any other.
-        run::quietly(cargo.env("RUSTFLAGS", "").args(["run", "--locked", "--example", "seeds"])).map(drop)
-    })?;
+    if chosen.iter().any(|name| !folder().join("seeds").join(name).exists()) {
+        run::step("writing the first inputs", || {
+            let mut cargo = cargo(&target);
+            // Without the coverage: it is a program like any other, and has a build of its own.
+            run::loudly(cargo.env("RUSTFLAGS", "").args(["run", "--locked", "--example", "seeds"]))
+        })?;
+    }
     for name in chosen {
         run::step(&format!("building the fuzz target {name}"), || {
             let mut cargo = cargo(&target);
