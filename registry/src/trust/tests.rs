@@ -5,7 +5,8 @@ use selvedge_package::trust::{Accepted, ImageCustom, MetadataBundle, TrustError,
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::envelope::from_cbor;
 use selvedge_signing::image::{ImageTarget, add_target};
-use selvedge_signing::{Keyring, keyring};
+use selvedge_signing::roots::{RoleKeys, RootSpec, sign_root};
+use selvedge_signing::{Keyring, SigningKey, keyring};
 
 use super::*;
 use crate::store::metadata::Signed;
@@ -158,4 +159,21 @@ async fn a_start_signs_again_what_is_due() {
     let again = Trust::open(&options(scene.folder.path()), &scene.store, scene.after(8)).await.unwrap();
     assert_eq!(scene.versions().await, (1, 2));
     assert_eq!(again.roots(&scene.store).await.unwrap(), scene.trust.roots(&scene.store).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_root_with_other_releasers_than_those_of_the_list_is_told() {
+    let scene = Scene::new().await;
+    scene.list_a_release().await;
+    assert_eq!(scene.trust.watched(&scene.store, scene.start).await.unwrap().warnings, [""; 0]);
+    let keys = Keyring::load(&scene.folder.path().join("keys")).unwrap();
+    let path = scene.folder.path().join("keys/roots/image.root.json");
+    let mut spec = RootSpec::read(&std::fs::read(&path).unwrap()).unwrap();
+    spec.version = 2;
+    spec.targets = RoleKeys::single(SigningKey::generate().unwrap().public_key());
+    std::fs::write(&path, sign_root(&spec, &[&keys.image_root]).unwrap()).unwrap();
+    let again = Trust::open(&options(scene.folder.path()), &scene.store, scene.start).await.unwrap();
+    let warnings = again.watched(&scene.store, scene.start).await.unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("devices refuse the list of releases"), "{warnings:?}");
 }

@@ -1,11 +1,12 @@
 //! When what is signed ends: what the registry cannot sign again by itself is told to people in time.
 
 use jiff::{SignedDuration, Timestamp};
+use selvedge_package::trust::verify_image;
 use serde::Serialize;
 
-use super::Trust;
+use super::{Trust, upload};
 use crate::clock;
-use crate::error::Error;
+use crate::error::{Error, causes};
 use crate::store::Store;
 use crate::store::metadata::{Repository, Role, Signed};
 
@@ -57,7 +58,9 @@ impl Trust {
                 add(name, "people", root);
             }
         }
-        for (_, signed) in store.image_roles().await? {
+        let listed = store.image_roles().await?;
+        let files = upload::files(&listed);
+        for signed in listed.into_values() {
             add("image", "people", signed);
         }
         for role in [Role::Snapshot, Role::Timestamp] {
@@ -68,7 +71,18 @@ impl Trust {
         let soon = now.checked_add(WARN).unwrap_or(Timestamp::MAX).as_millisecond();
         let now_ms = now.as_millisecond();
         let ending = roles.iter().filter(|role| role.signed_by == "people" && role.expires_ms <= soon);
-        let warnings = ending.map(|role| warning(role, now_ms)).collect();
+        let mut warnings: Vec<String> = ending.map(|role| warning(role, now_ms)).collect();
+        // A root that came with the start may name other keys than those that have signed the list.
+        if !files.targets.is_empty()
+            && let Err(error) =
+                verify_image(self.roots(store).await?.image.as_bytes(), &files, Timestamp::MIN)
+        {
+            warnings.push(format!(
+                "devices refuse the list of releases under the newest Image root ({}): sign it again (`selvedge \
+                 trust renew`)",
+                causes(&error)
+            ));
+        }
         Ok(Watched { roles, warnings })
     }
 
