@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use selvedge_package::trust::BELIEVED_BELOW;
 use selvedge_protocol::message::Clock as Trusted;
 
 /// No device has a clock from before this program was written.
@@ -22,17 +23,13 @@ pub fn built() -> Timestamp {
     BUILT.parse().unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// How far a time that has surely passed may be above a clock that is right: a Director may date a day
-/// ahead, and no more. Were it nothing, whoever may date could have the clock disbelieved, and date on.
-const AHEAD: SignedDuration = SignedDuration::from_hours(24);
-
 /// The system's clock, where the kernel vouches for it and it is not far before a time that has surely
 /// passed: one that is cannot be right, whoever vouches for it. The device's time is the later of the two.
 #[allow(clippy::disallowed_methods)]
 pub fn synchronised(floor: Timestamp) -> Option<Timestamp> {
     kernel::is_synchronised()
         .then(Timestamp::now)
-        .filter(|clock| clock.saturating_add(AHEAD).is_ok_and(|latest| latest >= floor))
+        .filter(|clock| clock.saturating_add(BELIEVED_BELOW).is_ok_and(|latest| latest >= floor))
 }
 
 /// The trust state's floor, for those who judge by time elsewhere. It only grows.

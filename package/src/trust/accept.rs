@@ -12,8 +12,13 @@ use crate::digest::Digest;
 use crate::limits::MetadataLimits;
 use crate::name::DeviceId;
 
-/// How far a Director may be ahead of a synchronised clock.
-const AHEAD: SignedDuration = SignedDuration::from_hours(24);
+/// How far a Director may date ahead of a synchronised clock.
+pub const DATED_AHEAD: SignedDuration = SignedDuration::from_hours(24);
+
+/// How far a clock that is vouched for may be below the floor and still be believed: more than
+/// [`DATED_AHEAD`], or whoever dates as far ahead as he may has the clock disbelieved at its next small
+/// step back, and dates on from there.
+pub const BELIEVED_BELOW: SignedDuration = SignedDuration::from_hours(48);
 
 /// An offer that was accepted. Commit `state` in the transaction that takes `desired` over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,9 +80,11 @@ pub fn accept(
         return Err(TrustError::IssuedTooLate { issued_at, expires });
     }
     if let Some(clock) = synchronised {
-        let latest = clock.checked_add(AHEAD).unwrap_or(Timestamp::MAX);
-        // A clock far below a time that has surely passed is wrong, whoever vouches for it.
-        if state.floor <= latest && latest < issued_at {
+        let after = |by| clock.checked_add(by).unwrap_or(Timestamp::MAX);
+        // A clock far below a time that has surely passed is wrong, whoever vouches for it; and a date that
+        // was taken already pushes nothing.
+        let believed = state.floor <= after(BELIEVED_BELOW);
+        if believed && issued_at > state.floor.max(after(DATED_AHEAD)) {
             return Err(TrustError::IssuedAhead { issued_at, clock });
         }
     }

@@ -53,6 +53,31 @@ impl ImageFiles {
 /// form of the tree, and that every entry is a well-formed release in the bin where it is looked for.
 /// A file that the tree does not lead to is refused. Versions are the caller's to compare.
 pub fn verify_image(root: &[u8], files: &ImageFiles, now: Timestamp) -> Result<ImageTargets, TrustError> {
+    read(root, files, now, Signatures::Required)
+}
+
+/// The same for files that have not been signed by enough people yet: everything is checked but the
+/// signatures. For whoever is asked to sign them: what they list is only proposed.
+pub fn read_proposed_image(
+    root: &[u8],
+    files: &ImageFiles,
+    now: Timestamp,
+) -> Result<ImageTargets, TrustError> {
+    read(root, files, now, Signatures::StillMissing)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Signatures {
+    Required,
+    StillMissing,
+}
+
+fn read(
+    root: &[u8],
+    files: &ImageFiles,
+    now: Timestamp,
+    signatures: Signatures,
+) -> Result<ImageTargets, TrustError> {
     sized("a root", root, MetadataLimits::DEVICE.root_bytes)?;
     let set = TrustedMetadataSet::from_root(root).map_err(|source| refused(IMAGE, "root", source))?;
     set.check_root_expired(now).map_err(|source| refused(IMAGE, "root", source))?;
@@ -60,7 +85,8 @@ pub fn verify_image(root: &[u8], files: &ImageFiles, now: Timestamp) -> Result<I
         .root()
         .role("targets")
         .ok_or_else(|| refused(IMAGE, "targets", TufError::UnknownRole("targets".into())))?;
-    let mut tree = Tree { files, authority: (&set.root().keys, keys), now, read: ImageTargets::default() };
+    let authority = (&set.root().keys, keys);
+    let mut tree = Tree { files, authority, signatures, now, read: ImageTargets::default() };
     let targets = tree.role("targets", "", &files.targets)?;
     tree.read.version = targets.version;
     if let Some(lost) = files.bins.keys().find(|role| !tree.read.roles.contains_key(*role)) {
@@ -73,6 +99,7 @@ pub fn verify_image(root: &[u8], files: &ImageFiles, now: Timestamp) -> Result<I
 struct Tree<'a> {
     files: &'a ImageFiles,
     authority: (&'a BTreeMap<String, Key>, &'a RoleKeys),
+    signatures: Signatures,
     now: Timestamp,
     read: ImageTargets,
 }
@@ -86,8 +113,10 @@ impl Tree<'_> {
             _ => sized("a bin", file, limits.delegated_bytes)?,
         }
         let read = Metadata::<Targets>::from_slice(file).map_err(|source| refused(IMAGE, role, source))?;
-        let (keys, role_keys) = self.authority;
-        read.verify_threshold(keys, role_keys, role).map_err(|source| refused(IMAGE, role, source))?;
+        if self.signatures == Signatures::Required {
+            let (keys, role_keys) = self.authority;
+            read.verify_threshold(keys, role_keys, role).map_err(|source| refused(IMAGE, role, source))?;
+        }
         let signed = read.into_signed();
         if signed.expires <= self.now {
             return Err(TrustError::Expired {

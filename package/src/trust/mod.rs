@@ -25,11 +25,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use accept::{Accepted, accept, adopt_roots};
+pub use accept::{Accepted, BELIEVED_BELOW, DATED_AHEAD, accept, adopt_roots};
 pub use assignment::{AssignedPackage, Assignment, Desired, DirectorAssignment, FORMAT};
 pub use client::{Client, Found, Refresh};
 pub use error::TrustError;
-pub use image_files::{ImageFiles, verify_image};
+pub use image_files::{ImageFiles, read_proposed_image, verify_image};
 pub use images::{ImageCustom, ImageTargets, ReleasedTarget, target_name};
 pub use look::released;
 pub use repository::{DelegatedFile, RepositoryMetadata, file_version};

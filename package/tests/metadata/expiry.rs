@@ -97,5 +97,33 @@ fn a_synchronised_clock_bounds_what_the_director_dates() {
     assert_eq!(pushed.floor(), now + DAY * 2);
     // A clock that says what has surely passed is not believed: the device stays updatable.
     assert!(accept(&state, &near, &device("edge-1"), Some(Timestamp::UNIX_EPOCH)).is_ok());
-    assert!(accept(&state, &near, &device("edge-1"), Some(state.floor() - DAY * 2)).is_ok());
+    assert!(accept(&state, &near, &device("edge-1"), Some(state.floor() - DAY * 3)).is_ok());
+}
+
+/// The same thief goes as far as he may, and waits for the clock's next small step back.
+#[test]
+fn a_clock_that_steps_back_is_no_ratchet() {
+    let mut world = World::new();
+    let state = world.enrol();
+    let now = crate::fixture::start();
+    let mut dated = |ahead| {
+        world.sequence += 1;
+        let mut assignment = world.assignment("edge-1", &[&target("file-type", "1.0.0", 1)]);
+        assignment.issued_at += ahead;
+        world.offer_of(&assignment)
+    };
+    let first = dated(DAY);
+    let next = dated(jiff::SignedDuration::from_hours(40));
+    let held = accept(&state, &first, &device("edge-1"), Some(now)).unwrap().state;
+    assert_eq!(held.floor(), now + DAY);
+    for back in [0, 60, 20 * 3600] {
+        let clock = now - jiff::SignedDuration::from_secs(back);
+        check_refused(
+            accept(&held, &next, &device("edge-1"), Some(clock)),
+            "bad-assignment",
+            "after the clock",
+        );
+        // What was taken once is no news.
+        assert!(accept(&held, &first, &device("edge-1"), Some(clock)).is_ok());
+    }
 }

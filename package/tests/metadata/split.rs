@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_package::trust::{ImageFiles, bins, verify_image};
+use selvedge_package::trust::{ImageFiles, bins, read_proposed_image, verify_image};
 use selvedge_signing::SigningKey;
 use selvedge_signing::image::ImageTarget;
 use serde_json::{Value, json};
@@ -65,6 +65,9 @@ fn check_refused(words: &str, change: impl FnOnce(&World, &mut ImageFiles)) {
     let mut files = split(&world, &hundred());
     change(&world, &mut files);
     let error = verify_image(&world.image_roots[0], &files, world.now).unwrap_err();
+    // Whoever is asked to sign is told of everything but the missing signatures.
+    let proposed = read_proposed_image(&world.image_roots[0], &files, world.now);
+    assert_eq!(proposed.is_ok(), words == "ThresholdNotMet", "{words}");
     let text = format!("{error}: {:?}", std::error::Error::source(&error));
     assert!(text.contains(words), "{text:?} lacks {words:?}");
 }
