@@ -7,6 +7,7 @@ use selvedge_mqtt::BrokerAddress;
 use selvedge_package::DeviceId;
 use selvedge_signing::PublicKey;
 
+use crate::ceremony::passphrase::PassphraseArgs;
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::reference::Pair;
@@ -55,6 +56,9 @@ pub struct Args {
     /// Public key of a device that was enrolled by a registry, 64 hexadecimal digits
     #[arg(long, value_name = "HEX")]
     pub device_key: Option<PublicKey>,
+    /// Where passphrases come from.
+    #[command(flatten)]
+    pub passphrase: PassphraseArgs,
 }
 
 /// Options for a broker that speaks TLS (`mqtts://`).

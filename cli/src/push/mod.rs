@@ -49,7 +49,7 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     let tls = tls::of(&args.broker, &args.tls)?;
     let layout = Layout::open(&args.package)?;
     let settings = settings(layout.manifest(), &args.settings)?;
-    let ring = Ring::load(&args.keys)?;
+    let ring = Ring::load(&args.keys, &args.passphrase)?;
     let repository = Repository::open(&directory(args.repository.as_deref(), &args.keys)).await?;
     let device = enrol::known(&repository, &args.target, args.device_key, args.take_over)?;
     let mut image = repository.image()?;

@@ -42,9 +42,8 @@ pub fn release(image: &mut Image, ring: &Ring, bundle: &Bundle, now: Timestamp) 
     }
     let expires = expiry(now, IMAGE_TARGETS);
     let root = image.image_roots.last().ok_or_else(no_root)?;
-    let changed =
-        add_release(root.as_bytes(), held.as_ref(), &target, expires, &[&ring.offline.image_targets])
-            .map_err(|error| failed(format!("sign {}", target.name()), error))?;
+    let changed = add_release(root.as_bytes(), held.as_ref(), &target, expires, &ring.signers())
+        .map_err(|error| failed(format!("sign {}", target.name()), error))?;
     keep(image, changed)?;
     Ok(true)
 }
@@ -90,7 +89,7 @@ pub fn refresh(
     let root = image.image_roots.last().ok_or_else(no_root)?.clone();
     let expires = expiry(now, IMAGE_TARGETS);
     let renewal = Renewal { root: root.as_bytes(), expires, least: least_targets };
-    let renewed = renew_files(&lists, renewal, &[&ring.offline.image_targets], |_, head| {
+    let renewed = renew_files(&lists, renewal, &ring.signers(), |_, head| {
         always || head_is_due(head, least_targets, IMAGE_TARGETS, now)
     })
     .map_err(signing)?;

@@ -22,6 +22,7 @@ use super::director::LEAP;
 use super::repository::{Device as Memory, Image};
 use super::session::Parts;
 use super::*;
+use crate::ceremony::passphrase::PassphraseArgs;
 use crate::exit::Exit;
 use crate::output::Output;
 use crate::packaging::authoring::{Content, Sources};
@@ -54,7 +55,7 @@ impl Place {
         let files = [("m.onnx", content(vec![7; 3 << 20])), ("c.json", content(b"{}".to_vec()))];
         let files = files.into_iter().map(|(path, content)| (path.parse().unwrap(), content)).collect();
         let layout = write(&dir.path().join("pkg"), Sources { manifest, files }, |_| {}).await.unwrap();
-        let place = Self { ring: Ring::load(&keys).unwrap(), layout, dir };
+        let place = Self { ring: Ring::load(&keys, &PassphraseArgs::default()).unwrap(), layout, dir };
         let repository = place.repository("push").await;
         let mut memory = Memory::new(name());
         memory.token = Some(Digest::of(TOKEN.as_bytes()));
@@ -564,9 +565,9 @@ async fn a_list_that_was_split_goes_on_and_the_device_gets_its_own_branch() {
         target.custom.package = format!("other-{number}").parse().unwrap();
         let expires =
             selvedge_signing::lifetimes::expiry(clock::now(), selvedge_signing::lifetimes::IMAGE_TARGETS);
-        let key = &place.ring.offline.image_targets;
+        let keys = place.ring.signers();
         let changed =
-            selvedge_signing::tree::add_release(root.as_bytes(), files.as_ref(), &target, expires, &[key]);
+            selvedge_signing::tree::add_release(root.as_bytes(), files.as_ref(), &target, expires, &keys);
         files = Some(changed.unwrap().on(files.as_ref()));
     }
     let files = files.unwrap();
