@@ -117,6 +117,13 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// What `office` has seen of the registry's lists.
+    fn seen(&self) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.dir.path().join("office/keys/seen.json")).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["registries"].as_object().unwrap().values().next().unwrap().clone()
+    }
+
     fn refused(&self, line: &[&str], code: i32, says: &str) {
         let output = self.run(line);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -154,6 +161,11 @@ async fn the_documented_way_works_and_ends_with_a_key_that_is_worth_nothing() {
     let (_registry, address) = Registry::start(&dir);
     place.registry = Some(address);
     place.script(&after);
+
+    // What was handed in with the last root is what was seen last.
+    let resigned = std::fs::read_to_string(dir.join("office/resigned/targets.json")).unwrap();
+    let resigned: serde_json::Value = serde_json::from_str(&resigned).unwrap();
+    assert_eq!(place.seen()["targets"][0].as_u64(), resigned["signed"]["version"].as_u64());
 
     let shown = place.done(&["trust", "show"]);
     for repository in ["image", "director"] {
@@ -228,13 +240,17 @@ async fn the_documented_way_works_and_ends_with_a_key_that_is_worth_nothing() {
     place.done(&[&release[..], &["--signed", "p2"]].concat());
     assert!(place.done(&[&release[..], &["--signed", "p2"]].concat())["already"].as_bool().unwrap());
 
+    // Lists that were renewed by several are remembered as what was released.
+    let renew = ["trust", "renew", "--keys", "office/keys", "--key", "alice/alice.pem", "--propose", "again"];
+    place.done(&renew);
+    place.done(&["trust", "sign", "again", "--root", "dave/roots/image.root.json", "--key", "dave/dave.pem"]);
+    let before = place.seen()["targets"][0].as_u64().unwrap();
+    place.done(&["trust", "publish", "--lists", "again", "--keys", "office/keys"]);
+    assert_eq!(place.seen()["targets"][0], before + 1);
+
     // A registry that forgets is found out.
     let seen = std::fs::read_to_string(dir.join("office/keys/seen.json")).unwrap();
-    let version: u64 = {
-        let value: serde_json::Value = serde_json::from_str(&seen).unwrap();
-        let registries = value["registries"].as_object().unwrap();
-        registries.values().next().unwrap()["targets"][0].as_u64().unwrap()
-    };
+    let version = place.seen()["targets"][0].as_u64().unwrap();
     let newer = seen.replace(&format!("\"targets\":[{version},"), &format!("\"targets\":[{},", version + 1));
     assert_ne!(newer, seen);
     std::fs::write(dir.join("office/keys/seen.json"), newer).unwrap();

@@ -1,17 +1,21 @@
 //! `selvedge trust publish`: hands the registry the next root, or lists that were signed again.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use reqwest::Method;
+use selvedge_package::trust::ImageFiles;
+use selvedge_signing::tree::ChangedFiles;
 use selvedge_signing::{metadata, roots};
 use serde_json::{Value, json};
 
 use crate::ceremony::chain::{self, Which};
+use crate::ceremony::seen::Seen;
 use crate::ceremony::{files, words};
 use crate::client::Registry;
 use crate::clock;
 use crate::commands::Surroundings;
+use crate::commands::release::previous;
 use crate::failure::Failure;
 use crate::keyring::failed;
 
@@ -20,7 +24,7 @@ use crate::keyring::failed;
 #[command(after_help = "Examples:
   selvedge trust publish next.json --keys keys
   selvedge trust publish next.json --lists resigned --keys keys   (a root that changes the targets keys)
-  selvedge trust publish --lists renewed                          (lists that were renewed by several people)")]
+  selvedge trust publish --lists renewed --keys keys              (lists that were renewed by several people)")]
 pub struct Args {
     /// Roots, each the next one of its repository
     #[arg(value_name = "ROOT.json", required_unless_present = "lists")]
@@ -32,7 +36,8 @@ pub struct Args {
     /// Which repository, where the root does not say
     #[arg(long)]
     pub repository: Option<Which>,
-    /// Directory of keys whose `roots/` is brought up to date with what was published
+    /// Directory of keys whose `roots/`, and memory of the lists that were seen, are brought up to date
+    /// with what was published
     #[arg(long, value_name = "DIR")]
     pub keys: Option<PathBuf>,
 }
@@ -41,6 +46,10 @@ pub struct Args {
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let registry = around.registry()?;
     let lists = args.lists.as_deref().map(files::proposal).transpose()?;
+    let mut memory = match (&args.keys, &lists) {
+        (Some(keys), Some(_)) => Some(Memory::of(&registry, keys).await?),
+        _ => None,
+    };
     let mut rows = Vec::new();
     let mut left = lists.as_ref();
     for path in &args.roots {
@@ -65,6 +74,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         }
         let doing = format!("publish version {} of the {} root", head.version, which.name());
         registry.call(&doing, Method::POST, "/v1/trust/roots", Some(&body)).await?;
+        if let (Some(lists), Some(memory), true) = (&lists, &mut memory, body.get("roles").is_some()) {
+            memory.keep(&registry, lists)?;
+        }
         around.out.line(format!("{} root version {} is published", which.name(), head.version));
         if let Some(keys) = &args.keys {
             chain::keep(keys, which, &bytes)?;
@@ -76,6 +88,9 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         registry
             .call("take the lists that were signed again", Method::POST, "/v1/trust/image", Some(&body))
             .await?;
+        if let Some(memory) = &mut memory {
+            memory.keep(&registry, lists)?;
+        }
         let names: Vec<&str> = lists.keys().map(String::as_str).collect();
         around.out.line(format!("signed again and handed in: {}", names.join(", ")));
     }
@@ -85,7 +100,28 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
     Ok(())
 }
 
-fn which(path: &std::path::Path, said: Option<&str>, asked: Option<Which>) -> Result<Which, Failure> {
+/// What the releaser has seen of the registry's lists: it shows no older ones than that, before new
+/// ones are handed in, and never again afterwards.
+struct Memory {
+    seen: Seen,
+    before: Option<ImageFiles>,
+}
+
+impl Memory {
+    async fn of(registry: &Registry, keys: &Path) -> Result<Self, Failure> {
+        let root = chain::newest(keys, registry, Which::Image).await?;
+        let seen = Seen::load(keys)?;
+        let before = previous(registry, &root, keys, &seen).await?;
+        Ok(Self { seen, before })
+    }
+
+    fn keep(&mut self, registry: &Registry, lists: &BTreeMap<String, Vec<u8>>) -> Result<(), Failure> {
+        let all = ChangedFiles(lists.clone()).on(self.before.as_ref());
+        self.seen.keep(registry.address(), &all)
+    }
+}
+
+fn which(path: &Path, said: Option<&str>, asked: Option<Which>) -> Result<Which, Failure> {
     let named = said.and_then(Which::of);
     match (named, asked) {
         (Some(named), Some(asked)) if named != asked => Err(Failure::Untrusted {
@@ -102,12 +138,7 @@ fn which(path: &std::path::Path, said: Option<&str>, asked: Option<Which>) -> Re
 }
 
 /// A device that trusts the registry's newest root must follow to this one.
-async fn check(
-    registry: &Registry,
-    which: Which,
-    path: &std::path::Path,
-    bytes: &[u8],
-) -> Result<(), Failure> {
+async fn check(registry: &Registry, which: Which, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let published = chain::published(registry, which).await?;
     let Some(newest) = published.last() else { return Ok(()) };
     if newest == bytes {
