@@ -3,6 +3,7 @@
 
 pub mod authoring;
 pub mod fetch;
+pub mod folder;
 pub mod layout;
 pub mod oci;
 pub mod probe;

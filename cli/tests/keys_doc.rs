@@ -117,6 +117,16 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// A file and the directory of the same packages are judged alike, down to who signed until when.
+    fn same_verdict(&self, file: &str, directory: &str) {
+        let said = |path: &str| self.done(&["verify", path, "--keys", "office/keys"]);
+        let (file, directory) = (said(file), said(directory));
+        for part in ["packages", "metadata", "verdict"] {
+            assert_eq!(file[part], directory[part], "{part}");
+        }
+        assert_eq!(file["verdict"]["taken"], true);
+    }
+
     /// What `office` has seen of the registry's lists.
     fn seen(&self) -> serde_json::Value {
         let text = std::fs::read_to_string(self.dir.path().join("office/keys/seen.json")).unwrap();
@@ -199,6 +209,8 @@ async fn the_documented_way_works_and_ends_with_a_key_that_is_worth_nothing() {
         assert_eq!(place.done(&["verify", "f.svpkg", "--root", &root])["verdict"]["taken"], true);
     }
     place.refused(&["verify", "f.svpkg"], 2, "no root is given");
+    place.done(&["export", "file-type@1.0.0", "--oci", "layout"]);
+    place.same_verdict("f.svpkg", "layout");
     place.refused(
         &["verify", "f.svpkg", "--keys", "office/keys", "--at", "2040-01-01T00:00:00Z"],
         9,
@@ -217,6 +229,14 @@ async fn the_documented_way_works_and_ends_with_a_key_that_is_worth_nothing() {
     place.done(&["export", "--target", "edge-1", "--out", "e.svpkg"]);
     let verdict = place.done(&["verify", "e.svpkg", "--keys", "office/keys"])["verdict"].clone();
     assert_eq!((&verdict["taken"], &verdict["device"]), (&true.into(), &"edge-1".into()), "{verdict}");
+    place.done(&["export", "--target", "edge-1", "--oci", "edge"]);
+    place.same_verdict("e.svpkg", "edge");
+    place.done(&["import", "edge", "--out", "edge.pkg", "--keys", "office/keys"]);
+    // One letter less, and the folder is worth as little as such a file.
+    let assignment = dir.join("edge/selvedge/director/edge-1.json");
+    let signed = std::fs::read_to_string(&assignment).unwrap();
+    std::fs::write(&assignment, signed.replacen("edge-1", "edge-", 1)).unwrap();
+    place.refused(&["verify", "edge", "--keys", "office/keys"], 9, "would refuse");
     let image = ["verify", "e.svpkg", "--root", "first/image.root.json"];
     place.refused(&image, 2, "the Director's root is not given");
     place.done(&[&image[..], &["--director-root", "first/director.root.json"]].concat());

@@ -15,7 +15,7 @@ use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::output;
 use crate::packaging::layout::{Layout, index};
-use crate::packaging::{fetch, oci, signed};
+use crate::packaging::{fetch, folder, oci, signed};
 use crate::reference::Reference;
 
 /// Largest bundle of metadata that a registry may send.
@@ -184,12 +184,7 @@ async fn directory(
     }
     std::fs::write(made.join("index.json"), index(layouts.iter().map(Layout::bundle))?)
         .map_err(Failure::file("write", &made))?;
-    for (repository, name, bytes) in files.iter() {
-        let folder = made.join("selvedge").join(repository.to_string().to_lowercase());
-        std::fs::create_dir_all(&folder).map_err(Failure::file("make", &folder))?;
-        let path = folder.join(name.to_string());
-        std::fs::write(&path, bytes).map_err(Failure::file("write", &path))?;
-    }
+    folder::write(&made, files)?;
     std::fs::rename(&made, dir).map_err(Failure::file("make", dir))
 }
 

@@ -18,19 +18,21 @@ use crate::clock;
 use crate::commands::Surroundings;
 use crate::failure::Failure;
 use crate::output;
-use crate::packaging::layout::Layout;
+use crate::packaging::layout::blob_path;
 use crate::packaging::signed::{self, Anchor, Verdict};
+use crate::packaging::{folder, oci};
 
 /// Say what a device would say of a file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   selvedge verify edge-1.svpkg --keys keys
   selvedge verify file-type.svpkg --root image.root.json
+  selvedge verify layout --keys keys                                   (of `selvedge export --oci layout`)
   selvedge verify edge-1.svpkg --keys keys --at 2027-03-01T00:00:00Z   (would it hold then?)
 
 Ends with 0 only where a device with these roots would take it, with 9 where it would not.")]
 pub struct Args {
-    /// A file of `selvedge export`, or a package directory
+    /// A file of `selvedge export`, the directory of `selvedge export --oci`, or a package directory
     #[arg(value_name = "FILE|DIR")]
     pub path: PathBuf,
     /// Roots that are trusted.
@@ -219,23 +221,44 @@ fn metadata(around: &Surroundings<'_>, files: &MetadataFiles, now: Timestamp) ->
 /// Reads a file as a device does, or a package directory.
 pub async fn read(path: &Path) -> Result<Content, Failure> {
     if !path.exists() {
-        return Err(Failure::no_file(path, "name a file of `selvedge export`, or a package directory"));
+        return Err(Failure::no_file(
+            path,
+            "name a file or directory of `selvedge export`, or a package directory",
+        ));
     }
     if path.is_dir() { directory(path).await } else { stream(path).await }
 }
 
+/// A package directory, or an OCI image layout as `selvedge export --oci` writes it.
 async fn directory(path: &Path) -> Result<Content, Failure> {
-    let layout = Layout::open(path)?;
-    for blob in layout.bundle().blobs() {
-        let place = layout.blob(&blob.digest);
-        let file = File::open(&place).map_err(Failure::file("open", &place))?;
-        let found = digest(file).map_err(Failure::file("read", &place))?;
-        if found != blob.digest {
-            return Err(Failure::content("what its name says", &place)("its digest is another one"));
-        }
-        tokio::task::yield_now().await;
+    if !path.join("oci-layout").is_file() {
+        return Err(Failure::refused(
+            format!("{} is no package and no OCI image layout", path.display()),
+            "name the directory that holds `oci-layout` and `index.json`, or a file of `selvedge export`",
+        ));
     }
-    Ok(Content { files: MetadataFiles::default(), bundles: vec![layout.bundle().clone()] })
+    let bundles = oci::packages(path)?;
+    for bundle in &bundles {
+        for blob in bundle.blobs() {
+            let place = blob_path(path, &blob.digest);
+            // Looked at before it is opened: opening a pipe would wait for its writer.
+            let there = std::fs::metadata(&place).map_err(Failure::file("read", &place))?;
+            if !there.is_file() || there.len() != blob.size {
+                return Err(Failure::content::<String>("whole", &place)(format!(
+                    "it has {} bytes instead of {}",
+                    there.len(),
+                    blob.size
+                )));
+            }
+            let file = File::open(&place).map_err(Failure::file("open", &place))?;
+            let found = digest(file.take(blob.size)).map_err(Failure::file("read", &place))?;
+            if found != blob.digest {
+                return Err(Failure::content("what its name says", &place)("its digest is another one"));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(Content { files: folder::read(path)?, bundles })
 }
 
 fn digest(mut from: impl std::io::Read) -> std::io::Result<Digest> {

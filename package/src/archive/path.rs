@@ -29,7 +29,8 @@ pub enum MetadataName {
 }
 
 impl MetadataName {
-    pub(super) fn parse(repository: Repository, name: &str) -> Option<Self> {
+    /// By the file's name in the folder of its repository; `None` where a repository has no such file.
+    pub fn parse(repository: Repository, name: &str) -> Option<Self> {
         let stem = name.strip_suffix(".json")?;
         if stem == "timestamp" {
             return Some(Self::Timestamp);
@@ -54,7 +55,7 @@ impl MetadataName {
     }
 
     /// The most bytes that such a file may have.
-    pub(super) fn most(&self, repository: Repository) -> usize {
+    pub fn most(&self, repository: Repository) -> usize {
         let limits = MetadataLimits::DEVICE;
         match (self, repository) {
             (Self::Root(_), _) => limits.root_bytes,
