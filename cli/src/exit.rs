@@ -95,6 +95,15 @@ mod tests {
         assert_eq!(rows, expected);
     }
 
+    /// Their codes are what scripts of several people branch on; `tests/{trust,oci,keys_doc}` hold them.
+    #[test]
+    fn the_document_says_how_the_commands_of_keys_and_files_end() {
+        let document = include_str!("../../docs/exit-codes.md");
+        for command in ["keys new", "trust check", "trust publish", "verify", "export", "import", "push"] {
+            assert!(document.contains(&format!("\n- `selvedge {command}` ")), "{command}");
+        }
+    }
+
     #[test]
     fn codes_and_words_are_unique() {
         for (index, (exit, word, _)) in TABLE.iter().enumerate() {
