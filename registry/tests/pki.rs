@@ -220,3 +220,40 @@ fn a_brokers_certificate_is_kept_until_its_names_change_or_it_grows_old() {
     }
     assert!(authority.server(&[], now()).is_err());
 }
+
+/// For a device that no registry enrols.
+#[test]
+fn a_device_gets_a_certificate_from_the_command_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = |name: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge-registry"));
+        command.args(["pki", "device", name, "--data", "data", "--out", "out"]).args(more);
+        command.current_dir(dir.path()).output().unwrap()
+    };
+    let made = device("edge-1", &[]);
+    assert!(made.status.success(), "{made:?}");
+    let (out, pki) = (dir.path().join("out"), dir.path().join("data/pki"));
+    let key = std::fs::metadata(out.join("edge-1.key")).unwrap();
+    assert_eq!(key.permissions().mode() & 0o777, 0o600);
+    std::fs::copy(out.join("edge-1.pem"), pki.join("edge-1.pem")).unwrap();
+    let (good, said) = verify(&pki, "edge-1.pem", "sslclient");
+    assert!(good, "{said}");
+    let (_, subject) = openssl(&["x509", "-noout", "-subject", "-in", &at(&out, "edge-1.pem")]);
+    assert!(subject.trim().ends_with("CN = edge-1") || subject.trim().ends_with("CN=edge-1"), "{subject}");
+    // Ten years, or what is said: nobody renews it.
+    let lasts = |days: u64| {
+        let seconds = (days * 24 * 3600).to_string();
+        openssl(&["x509", "-noout", "-checkend", &seconds, "-in", &at(&out, "edge-1.pem")]).0
+    };
+    assert!(lasts(3649) && !lasts(3651));
+    assert!(device("edge-1", &["--days", "7"]).status.success());
+    assert!(lasts(6) && !lasts(8));
+
+    // It would be the registry to every broker.
+    assert!(!device("registry", &[]).status.success());
+    assert!(!out.join("registry.pem").exists());
+    for bad in [["--days", "0"], ["--days", "3651"]] {
+        assert!(!device("edge-2", &bad).status.success());
+    }
+    assert!(!device("../edge-2", &[]).status.success());
+}

@@ -28,6 +28,8 @@ pub(super) struct Asking {
     pub reopening: bool,
     /// Why no key could be made: not tried again in this run.
     failed: Option<String>,
+    /// Whether it was said that none is issued.
+    said_none: bool,
 }
 
 impl Daemon {
@@ -166,6 +168,21 @@ impl Daemon {
                 self.grumble(&format!("a certificate is not taken: {}", one_line(&chain(&error), 300)));
                 Ok(())
             }
+        }
+    }
+
+    /// The key is accepted and no certificate comes with that: who directs this device issues none, as
+    /// `selvedge push`. The one in use stays, and is asked for again: a registry may come later.
+    pub(super) fn uncertified(&mut self) {
+        let asked = self.credentials.kept().request.is_some();
+        if !asked || !self.broker.is_tls() || std::mem::replace(&mut self.asking.said_none, true) {
+            return;
+        }
+        if let Some(shown) = self.credentials.shown() {
+            tracing::info!(
+                until = %shown.not_after,
+                "no certificate was issued for this device's own key: the one of the enrolment file stays in use"
+            );
         }
     }
 

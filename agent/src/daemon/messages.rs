@@ -202,8 +202,9 @@ impl Daemon {
         match answer {
             Enrolled::Accepted | Enrolled::Certificate(_) => {
                 self.unenrolled = None;
-                if let Enrolled::Certificate(chain) = &answer {
-                    self.certified(chain)?;
+                match &answer {
+                    Enrolled::Certificate(chain) => self.certified(chain)?,
+                    _ => self.uncertified(),
                 }
                 if !self.identity.enrolled && !self.said_accepted {
                     tracing::info!("the registry has accepted this device's key");

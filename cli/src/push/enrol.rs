@@ -94,18 +94,22 @@ pub fn opened(device: &DeviceId, body: &Body) -> Option<Enrol> {
 }
 
 /// Registers the key of a device that shows its token, once. The same key again is answered the
-/// same; says whether the memory has changed, which the caller keeps before it answers.
+/// same, and without a token too: a device that asks for a certificate is told that it is known. A push
+/// issues none. Says whether the memory has changed, which the caller keeps before it answers.
 pub fn register(device: &mut Device, enrol: &Enrol) -> (Enrolled, bool) {
     let refused = |why: &str| (Enrolled::Refused(why.to_owned()), false);
     let Ok(key) = <[u8; 32]>::try_from(enrol.public_key.as_slice()) else {
         return refused("an ed25519 public key has 32 bytes");
     };
+    let key = PublicKey::from_bytes(key);
+    if enrol.token.is_empty() && device.public_key == Some(key) {
+        return (Enrolled::Accepted, false);
+    }
     // Digests of secrets are compared, which tells nothing about the secret by its time.
     let shown = (enrol.token.len() <= TOKEN).then(|| Digest::of(enrol.token.as_bytes()));
     if shown.is_none() || shown != device.token {
         return refused("the token is not the one of this device's enrolment file");
     }
-    let key = PublicKey::from_bytes(key);
     match device.public_key {
         Some(held) if held == key => (Enrolled::Accepted, false),
         Some(_) => refused("this target has another key already; enrol it again"),
@@ -172,6 +176,10 @@ mod tests {
         assert!(refused(register(&mut device, &enrol(&"x".repeat(100_000), &[1; 32]))));
         assert_eq!(register(&mut device, &enrol("secret", &[1; 32])), (Enrolled::Accepted, true));
         assert_eq!(register(&mut device, &enrol("secret", &[1; 32])), (Enrolled::Accepted, false));
+        // It wants a certificate: there is none, and nothing is wrong with its key.
+        let wanting = Enrol { csr: vec![1], ..enrol("", &[1; 32]) };
+        assert_eq!(register(&mut device, &wanting), (Enrolled::Accepted, false));
+        assert!(refused(register(&mut device, &enrol("", &[2; 32]))));
         assert!(refused(register(&mut device, &enrol("secret", &[2; 32]))));
     }
 

@@ -118,6 +118,16 @@ impl Authority {
         self.with_new_key(certificate::device(device, now, super::BOOTSTRAP_LIFETIME)?)
     }
 
+    /// A certificate with a new key, for a device that is enrolled by hand.
+    pub fn device_with_key(
+        &self,
+        device: &DeviceId,
+        now: Timestamp,
+        lifetime: Duration,
+    ) -> Result<Credential, Error> {
+        self.with_new_key(certificate::device(device, now, lifetime)?)
+    }
+
     /// The list of revoked certificates, signed.
     pub fn crl_pem(&self, revoked: &[Revoked], now: Timestamp) -> Result<String, Error> {
         let list = revocation::list(revoked, now)?;

@@ -1,7 +1,9 @@
 //! `selvedge-registry pki`: the authority from the command line, for setting up brokers.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use selvedge_package::DeviceId;
 use sha2::{Digest as _, Sha256};
 
 use super::authority::Authority;
@@ -22,6 +24,23 @@ pub enum Command {
     },
     /// Make a certificate for a broker, with what it needs to know its clients.
     Server(Broker),
+    /// Make a certificate for a device that no registry enrols (docs/push.md). No registry knows of it,
+    /// so none can revoke it.
+    Device {
+        /// The device's name.
+        #[arg(value_name = "NAME")]
+        device: DeviceId,
+        /// The folder whose folder `pki` holds the authority.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+        /// Folder for NAME.pem and NAME.key.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// For how many days it is good; nobody renews it.
+        #[arg(long, value_name = "DAYS", default_value_t = 3650,
+              value_parser = clap::value_parser!(u64).range(1..=3650))]
+        days: u64,
+    },
     /// Make a certificate, rules and configuration for Mosquitto.
     Mosquitto {
         /// Its certificate.
@@ -65,6 +84,21 @@ impl Command {
             Self::Server(broker) => {
                 let (_, server) = broker.write()?;
                 Ok(format!("certificate  {}\n", server.certificate.display()))
+            }
+            Self::Device { device, data, out, days } => {
+                let authority = open(&data)?;
+                let lifetime = Duration::from_secs(days * 24 * 3600);
+                let made = authority.device_with_key(&device, clock::now(), lifetime)?;
+                durable::private_directory(&out)?;
+                let file = |end: &str| out.join(format!("{device}.{end}"));
+                let (certificate, key) = (file("pem"), file("key"));
+                authority.write_pair(&made, &certificate, &key)?;
+                Ok(format!(
+                    "certificate  {}\nkey  {} (a secret)\ngood until  {}\n",
+                    certificate.display(),
+                    key.display(),
+                    made.issued.not_after
+                ))
             }
             Self::Mosquitto { broker, address, port } => {
                 let (out, server) = broker.write()?;

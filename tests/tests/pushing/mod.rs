@@ -15,6 +15,9 @@ use selvedge_tests::stack::{DEVICE, free_address};
 use selvedge_tests::{onnx_writer, wait};
 use serde_json::Value;
 
+/// Where the keys are encrypted.
+const PASSPHRASE: (&str, &str) = ("SELVEDGE_KEY_PASSPHRASE", "correct horse battery");
+
 /// The stage of a story.
 pub struct Pushing {
     pub dir: tempfile::TempDir,
@@ -26,14 +29,17 @@ pub struct Pushing {
 }
 
 impl Pushing {
-    /// Keys, a broker, and the enrolment of [`DEVICE`], made offline.
+    /// Keys, a broker, and the enrolment of [`DEVICE`], made offline. Where the broker speaks TLS, the
+    /// rest is as in production too: a passphrase on the keys, and a certificate for each side.
     pub fn start(kind: Broker) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = free_address();
         let broker = kind.start(&address, dir.path());
         wait::until("the broker to listen", || TcpStream::connect(&address));
         let pushing = Self { dir, broker, agent: None, address, kind, inference: free_address() };
-        pushing.selvedge().run(&["keys", "init", &pushing.path("keys")]);
+        let keys = pushing.path("keys");
+        let encrypt = if kind.is_tls() { &["--encrypt"][..] } else { &[] };
+        pushing.selvedge().run(&[&["keys", "init", &keys], encrypt].concat());
         pushing.enrol(DEVICE, "enrolment.json");
         pushing
     }
@@ -51,11 +57,40 @@ impl Pushing {
 
     /// `selvedge` without any registry.
     pub fn selvedge(&self) -> Selvedge {
-        Selvedge::new().env("SELVEDGE_REGISTRY", "http://127.0.0.1:1")
+        let all = Selvedge::new().env("SELVEDGE_REGISTRY", "http://127.0.0.1:1");
+        if self.kind.is_tls() { all.env(PASSPHRASE.0, PASSPHRASE.1) } else { all }
     }
 
     pub fn broker_url(&self) -> String {
-        format!("mqtt://{}", self.address)
+        self.kind.url(&self.address)
+    }
+
+    /// Whom a push believes, and who it is to a broker with certificates: docs/push.md.
+    fn certificates(&self) -> Vec<String> {
+        let pki = |name: &str| self.path(&format!("registry/pki/{name}"));
+        if !self.kind.is_tls() {
+            return Vec::new();
+        }
+        let all = ["--broker-ca", &pki("ca.pem"), "--broker-cert", &pki("registry.pem"), "--broker-key"];
+        all.iter().map(|&one| one.to_owned()).chain([pki("registry.key")]).collect()
+    }
+
+    /// What the enrolment of a device needs for such a broker.
+    fn device_certificates(&self, name: &str) -> Vec<String> {
+        if !self.kind.is_tls() {
+            return Vec::new();
+        }
+        let out = self.path("certificates");
+        let made = Command::new(program("selvedge-registry"))
+            .args(["pki", "device", name, "--data", &self.path("registry"), "--out", &out])
+            .status();
+        assert!(made.unwrap().success());
+        let ca = self.path("registry/pki/ca.pem");
+        ["--broker-ca", &ca, "--device-cert", &format!("{out}/{name}.pem"), "--device-tls-key"]
+            .iter()
+            .map(|&one| one.to_owned())
+            .chain([format!("{out}/{name}.key")])
+            .collect()
     }
 
     /// Enrols a device offline; its file.
@@ -63,18 +98,11 @@ impl Pushing {
         let out = self.path(file);
         let keys = self.path("keys");
         let broker = self.broker_url();
-        self.selvedge().run(&[
-            "target",
-            "enrol",
-            name,
-            "--offline",
-            "--keys",
-            &keys,
-            "--broker",
-            &broker,
-            "--out",
-            &out,
-        ]);
+        let certificates = self.device_certificates(name);
+        let certificates: Vec<&str> = certificates.iter().map(String::as_str).collect();
+        let line =
+            ["target", "enrol", name, "--offline", "--keys", &keys, "--broker", &broker, "--out", &out];
+        self.selvedge().run(&[&line[..], &certificates].concat());
         out
     }
 
@@ -121,6 +149,9 @@ impl Pushing {
         if !more.contains(&"--timeout") {
             all.extend(["--timeout", "120"].map(str::to_owned));
         }
+        if !more.contains(&"--broker-ca") {
+            all.extend(self.certificates());
+        }
         all.extend(more.iter().map(|&more| more.to_owned()));
         all
     }
@@ -147,6 +178,7 @@ impl Pushing {
     pub fn push_started(&self, package: &str, more: &[&str]) -> Process {
         let mut command = Command::new(program("selvedge"));
         command.args(self.arguments(package, more)).env_remove("SELVEDGE_REGISTRY");
+        command.env(PASSPHRASE.0, PASSPHRASE.1);
         Process::start("push", &mut command, &self.dir.path().join("push.log"))
     }
 
