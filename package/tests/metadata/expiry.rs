@@ -127,3 +127,29 @@ fn a_clock_that_steps_back_is_no_ratchet() {
         assert!(accept(&held, &first, &device("edge-1"), Some(clock)).is_ok());
     }
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever the thief dates, and however the clock steps, as long as it is never a day or more below the
+    /// latest that it has shown: the floor stays within a day of that, and an honest date is always taken.
+    #[test]
+    fn no_sequence_of_offers_and_steps_is_a_ratchet(
+        steps in proptest::collection::vec((-86_399_i64..86_400, 0_i64..4 * 86_400), 1..12),
+    ) {
+        let mut world = World::new();
+        let mut state = world.enrol();
+        let mut latest = world.now;
+        for (step, ahead) in steps {
+            let clock = latest + jiff::SignedDuration::from_secs(step);
+            latest = latest.max(clock);
+            world.now = clock + jiff::SignedDuration::from_secs(ahead);
+            let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+            match accept(&state, &offer, &device("edge-1"), Some(clock)) {
+                Ok(accepted) => state = accepted.state,
+                Err(error) => assert!(world.now > clock + DAY, "{error}"),
+            }
+            assert!(state.floor() <= latest + DAY, "{} after {latest}", state.floor());
+        }
+    }
+}
