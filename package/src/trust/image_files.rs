@@ -13,7 +13,7 @@ use sigstore_tuf::{
 
 use super::images::{ImageTargets, released};
 use super::repository::refused;
-use super::{Repository, TrustError, bins, sized};
+use super::{Repository, TrustError, bins, distinct, sized};
 use crate::limits::MetadataLimits;
 
 const IMAGE: Repository = Repository::Image;
@@ -78,7 +78,8 @@ fn read(
     now: Timestamp,
     signatures: Signatures,
 ) -> Result<ImageTargets, TrustError> {
-    sized("a root", root, MetadataLimits::DEVICE.root_bytes)?;
+    // The bins have the keys of the root's targets role, so this goes for them, too.
+    distinct::in_root(IMAGE, root)?;
     let set = TrustedMetadataSet::from_root(root).map_err(|source| refused(IMAGE, "root", source))?;
     set.check_root_expired(now).map_err(|source| refused(IMAGE, "root", source))?;
     let keys = set

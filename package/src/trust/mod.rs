@@ -11,6 +11,7 @@ mod accept;
 mod assignment;
 pub mod bins;
 mod client;
+mod distinct;
 mod error;
 mod image_files;
 mod images;

@@ -11,7 +11,7 @@ use super::assignment::{Desired, DirectorAssignment};
 use super::repository::{BEFORE_EVERYTHING, Held};
 use super::source::Nothing;
 use super::update::{Holding, Update};
-use super::{Repository, TrustError};
+use super::{Repository, TrustError, distinct};
 use crate::name::DeviceId;
 
 /// The format that is written.
@@ -66,6 +66,8 @@ impl TrustState {
     /// The state of a device that was just given its two roots. `floor` is a time that has surely
     /// passed, such as the build date of the agent.
     pub fn enrol(image_root: &[u8], director_root: &[u8], floor: Timestamp) -> Result<Self, TrustError> {
+        distinct::in_root(Repository::Image, image_root)?;
+        distinct::in_root(Repository::Director, director_root)?;
         Ok(Self {
             image: Held::from_root(Repository::Image, image_root)?,
             director: Held::from_root(Repository::Director, director_root)?,

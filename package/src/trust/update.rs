@@ -15,21 +15,22 @@ use sigstore_tuf::{Error as TufError, Metadata, Root, Snapshot, TargetFile, Targ
 
 use super::repository::{BEFORE_EVERYTHING, Held, belongs, refused};
 use super::source::{Source, Wanted};
-use super::{Repository, TrustError, sized};
+use super::{Repository, TrustError, distinct, sized};
 use crate::limits::MetadataLimits;
 
 /// Whether what is held may be an update that stopped half-way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holding {
-    /// It was stored as a whole: a part that does not fit is damage.
+    /// A device's, stored as a whole: a part that does not fit is damage. Keys of a role must be distinct.
     Whole,
-    /// A file may be newer than the one above it pinned; then its versions are floors and no more.
+    /// A general client's. A file may be newer than the one above it pinned; then its versions are floors and no more.
     Partly,
 }
 
 /// One update of one repository.
 pub(super) struct Update<S> {
     which: Repository,
+    holding: Holding,
     held: Held,
     set: TrustedMetadataSet,
     /// Versions that the held snapshot pins, below which no new one may go (5.5.5).
@@ -54,6 +55,7 @@ impl<S: Source> Update<S> {
         let set = TrustedMetadataSet::from_root(&held.root).map_err(damaged)?;
         let mut update = Self {
             which,
+            holding,
             held: held.clone(),
             set,
             floors: BTreeMap::new(),
@@ -131,6 +133,9 @@ impl<S: Source> Update<S> {
                 break;
             };
             belongs(self.which, &root)?;
+            if self.holding == Holding::Whole {
+                distinct::in_root(self.which, &root)?;
+            }
             self.set.update_root(&root).map_err(|source| refused(self.which, "root", source))?;
             self.held.root = root;
         }
@@ -294,6 +299,10 @@ impl<S: Source> Update<S> {
         let Some((version, most)) = self.pinned(role, limits.delegated_bytes)? else {
             return Ok(false);
         };
+        if self.holding == Holding::Whole {
+            let split = self.set.targets_role(delegator).and_then(|targets| targets.delegations.as_ref());
+            distinct::in_delegation(which, split, role)?;
+        }
         if self.set.targets_role(role).is_some() {
             // It may have come by another delegator, with other keys.
             self.set.verify_delegated_targets(role, delegator, now).map_err(failed)?;

@@ -338,3 +338,21 @@ fn a_grown_repository_is_followed_along_one_branch() {
         state = accepted.state;
     }
 }
+
+/// A release signed by "two people" of a delegated role who have one key.
+#[test]
+fn one_key_under_two_ids_is_not_two_signers_of_a_delegated_role() {
+    let mut world = World::new();
+    let release = target("file-type", "1.0.0", 1);
+    let key = &world.image.targets;
+    let mut split = hand::delegations(&[key], vec![hand::role("a", &[key], json!({ "paths": ["*"] }))]);
+    let id = key.key_id().unwrap();
+    split["keys"]["twin"] = split["keys"][&id].clone();
+    split["roles"][0]["keyids"] = json!([id, "twin"]);
+    let expires = world.now + DAY * 300;
+    let top = hand::sign(&hand::targets(2, expires, &[], Some(split)), &[key]);
+    let list = hand::sign(&hand::targets(2, expires, &[&release], None), &[key]);
+    let mut offer = world.offer("edge-1", &[&release]);
+    put(&world, &mut offer, 2, &[("targets", &top), ("a", &list)], &["a"]);
+    check_refused(world.accept(&world.enrol(), &offer), "not-trusted", "would count twice");
+}

@@ -1,12 +1,13 @@
 //! Rotation and revocation of keys, and a root that is kept from the device.
 
-use selvedge_package::trust::{ImageFiles, adopt_roots, verify_image};
+use selvedge_package::trust::{Client, ImageFiles, TrustError, TrustState, adopt_roots, verify_image};
 use selvedge_signing::image::renew;
 use selvedge_signing::lifetimes::{IMAGE_TARGETS, ROOT, expiry};
 use selvedge_signing::roots::{RoleKeys, countersign, sign_root};
 use selvedge_signing::{Signer, SigningKey};
 
 use crate::fixture::{Keys, World, check_refused, refusal, target};
+use crate::hand;
 
 /// Root 2 replaces every key of the Image repository.
 fn rotate_image(world: &mut World) -> Keys {
@@ -173,5 +174,32 @@ fn a_root_that_names_the_other_repository_is_refused() {
         }
         let enrolled = selvedge_package::trust::TrustState::enrol(&root, &world.director_roots[0], world.now);
         assert_eq!(enrolled.is_ok(), taken);
+    }
+}
+
+/// A root in which one person has two key ids, and so two of the signatures that are asked for.
+#[test]
+fn one_key_under_two_ids_does_not_make_two_signers() {
+    let mut world = World::new();
+    let offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+    let held = world.accept(&world.enrol(), &offer).unwrap().state;
+    for role in ["root", "targets", "snapshot", "timestamp"] {
+        let root = sign_root(&world.image.spec(2, expiry(world.now, ROOT)), &[&world.image.root]).unwrap();
+        let mut signed = serde_json::from_slice::<serde_json::Value>(&root).unwrap()["signed"].take();
+        let id = signed["roles"][role]["keyids"][0].as_str().unwrap().to_owned();
+        let twin = signed["keys"][&id].clone();
+        signed["keys"]["twin"] = twin;
+        signed["roles"][role]["keyids"] = serde_json::json!([id, "twin"]);
+        let root = hand::sign(&signed, &[&world.image.root]);
+        let mut offer = world.offer("edge-1", &[&target("file-type", "1.0.0", 1)]);
+        offer.image.roots.push(root.clone());
+        check_refused(world.accept(&held, &offer), "not-trusted", "would count twice");
+        assert!(adopt_roots(&held, &offer).is_err(), "{role}");
+        assert!(TrustState::enrol(&root, &world.director_roots[0], world.now).is_err(), "{role}");
+        let files = ImageFiles::unsplit(world.image_targets.clone());
+        let error = verify_image(&root, &files, world.now).unwrap_err();
+        assert!(matches!(error, TrustError::Role { .. }), "{role}: {error}");
+        // A client of any repository counts ids, as the specification does.
+        assert!(Client::from_root(&root).is_ok(), "{role}");
     }
 }
