@@ -13,7 +13,7 @@ use crate::import::{self, ImportError, Permit};
 use crate::status::{Question, Step};
 use crate::store::StoreError;
 use crate::trust_show::Held;
-use crate::verify;
+use crate::verify::{self, Refused};
 
 impl Daemon {
     /// Answers. Whoever asked may be gone.
@@ -40,7 +40,17 @@ impl Daemon {
 
     fn judge(&mut self, bundle: &MetadataBundle, device: Option<&DeviceId>) -> Result<Permit, ImportError> {
         let latched = self.latched.as_deref();
-        import::judge(&self.store, &self.identity, &mut self.trust, latched, bundle, device)
+        let judged = import::judge(&self.store, &self.identity, &mut self.trust, latched, bundle, device);
+        judged.map_err(|error| self.latched_by(error))
+    }
+
+    /// A store that fails while a file is judged or accepted has failed in an acceptance, as with an offer:
+    /// the person is told, and nothing is accepted after it.
+    fn latched_by(&mut self, error: ImportError) -> ImportError {
+        match error {
+            ImportError::Store(error) => ImportError::Store(self.latch(error)),
+            error => error,
+        }
     }
 
     fn keep(&mut self, packages: &BTreeSet<Digest>) -> Result<(), ImportError> {
@@ -49,13 +59,20 @@ impl Daemon {
 
     /// Everything of a file for this device is stored: it is accepted as an offer is.
     fn accept_file(&mut self, bundle: &MetadataBundle) -> Result<(), ImportError> {
+        // The store may have failed since the file was judged.
+        if let Some(why) = &self.latched {
+            return Err(ImportError::refused("store-fault", format!("nothing is accepted: {why}")));
+        }
         let Some(held) = &mut self.trust else {
             return Err(ImportError::refused("detached", "this device trusts nobody"));
         };
         let clock = clock::synchronised(held.floor());
         let verdict = verify::bundle(&self.store, held, &self.identity.device, bundle, clock);
-        let accepted =
-            verdict.offer.map_err(|refused| ImportError::refused(refused.reason(), chain(&refused)))?;
+        let accepted = match verdict.offer {
+            Ok(accepted) => accepted,
+            Err(Refused::Store(error)) => return Err(self.latched_by(error.into())),
+            Err(refused) => return Err(ImportError::refused(refused.reason(), chain(&refused))),
+        };
         self.take_over(accepted)?;
         self.activation.look_again();
         Ok(self.activation.pursue()?)

@@ -293,7 +293,7 @@ impl Daemon {
 
     /// After a store that failed in the middle of an acceptance nothing is accepted until the next start,
     /// which reads what is really there. A full disk is no such failure: nothing was written then.
-    fn latch(&mut self, error: StoreError) -> StoreError {
+    pub(super) fn latch(&mut self, error: StoreError) -> StoreError {
         if !error.is_full() {
             let why = chain(&error);
             tracing::error!("nothing is accepted until the agent's next start: {why}");
