@@ -311,7 +311,10 @@ fn answered(status: u16) -> Exit {
 fn answer_advice(status: u16, reason: &str) -> &'static str {
     match (status, reason) {
         (401 | 403, _) => "check the token: --token-file FILE, SELVEDGE_TOKEN_FILE or SELVEDGE_TOKEN",
-        (_, "untrusted") => "check that --keys names the keys of this registry",
+        (_, "untrusted") => {
+            "`selvedge trust show` lists the keys that this registry's roots name; \
+             `selvedge trust check FILE --against ROOT.json` says whose signatures are missing"
+        }
         (_, "targets-version") => "someone else released in the meantime; run the command again",
         (_, "release-not-growing" | "version-exists") => {
             "make the package again with a larger --release and another --version"

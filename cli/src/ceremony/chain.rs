@@ -126,3 +126,18 @@ pub async fn newest(keys: &Path, registry: &Registry, which: Which) -> Result<Ve
 pub fn keep(keys: &Path, which: Which, root: &[u8]) -> Result<(), Failure> {
     write_atomically(&keys.join("roots").join(format!("{}.root.json", which.name())), root, false)
 }
+
+/// The same, where it is newer than the directory's. The caller knows that it follows from that.
+pub fn keep_newer(keys: &Path, which: Which, root: &[u8]) -> Result<(), Failure> {
+    let reading = |error| failed("read a root", error);
+    let held = held(keys)?;
+    let held = match which {
+        Which::Image => held.image,
+        Which::Director => held.director,
+    };
+    let version = |bytes: &[u8]| metadata::head(bytes).map(|head| head.version).map_err(reading);
+    match version(root)? > version(&held)? {
+        true => keep(keys, which, root),
+        false => Ok(()),
+    }
+}

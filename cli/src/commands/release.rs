@@ -323,7 +323,8 @@ pub async fn previous(
     Ok(files)
 }
 
-fn read_files(answer: &Value) -> Option<ImageFiles> {
+/// The lists in the registry's answer; `None` before the first release.
+pub fn read_files(answer: &Value) -> Option<ImageFiles> {
     let roles = answer.get("roles")?.as_object()?;
     let mut files = ImageFiles::default();
     for (role, file) in roles {

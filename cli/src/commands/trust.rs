@@ -4,6 +4,7 @@
 mod check;
 mod init;
 mod list;
+mod plan;
 mod publish;
 mod renew;
 mod rotate;

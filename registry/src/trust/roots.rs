@@ -148,9 +148,13 @@ pub(super) async fn publish(
     let listed = store.image_roles().await?;
     if name == "image" && !(listed.is_empty() && roles.is_empty()) {
         if roles.is_empty() {
-            let none = BTreeMap::from([("targets".to_owned(), listed["targets"].body.clone())]);
+            let top = listed
+                .get("targets")
+                .ok_or_else(|| untrusted("the registry holds no targets.json".to_owned()))?;
+            let none = BTreeMap::from([("targets".to_owned(), top.body.clone())]);
             upload::verify(&roots.image, &listed, &none, now).map_err(|_| {
-                let why = "what is released does not verify under the new root: send it signed again by the keys                            that the root names (`roles`)";
+                let why = "what is released does not verify under the new root: send it signed again with the root (`roles`), \
+                           by the keys that the root names";
                 untrusted(why.to_owned())
             })?;
             image::pin(trust, &keys, store, &mut change, &listed, now).await?;

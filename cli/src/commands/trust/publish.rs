@@ -6,25 +6,24 @@ use std::path::{Path, PathBuf};
 use reqwest::Method;
 use selvedge_package::trust::ImageFiles;
 use selvedge_signing::tree::ChangedFiles;
-use selvedge_signing::{metadata, roots};
 use serde_json::{Value, json};
 
 use crate::ceremony::chain::{self, Which};
 use crate::ceremony::seen::Seen;
-use crate::ceremony::{files, words};
 use crate::client::Registry;
-use crate::clock;
 use crate::commands::Surroundings;
 use crate::commands::release::previous;
 use crate::failure::Failure;
-use crate::keyring::failed;
 
 /// Hand in roots, or lists of releases that were signed again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   selvedge trust publish next.json --keys keys
   selvedge trust publish next.json --lists resigned --keys keys   (a root that changes the targets keys)
-  selvedge trust publish --lists renewed --keys keys              (lists that were renewed by several people)")]
+  selvedge trust publish --lists renewed --keys keys              (lists that were renewed by several people)
+
+Everything is checked before anything is published. What the registry has already is left out, so that the
+command can be given again after a failure.")]
 pub struct Args {
     /// Roots, each the next one of its repository
     #[arg(value_name = "ROOT.json", required_unless_present = "lists")]
@@ -42,46 +41,38 @@ pub struct Args {
     pub keys: Option<PathBuf>,
 }
 
-/// Checks what a device would check first, and sends it.
+/// Checks everything first, then sends what the registry does not have yet.
 pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
     let registry = around.registry()?;
-    let lists = args.lists.as_deref().map(files::proposal).transpose()?;
-    let mut memory = match (&args.keys, &lists) {
+    let mut memory = match (&args.keys, &args.lists) {
         (Some(keys), Some(_)) => Some(Memory::of(&registry, keys).await?),
         _ => None,
     };
+    let plan = super::plan::plan(&registry, args).await?;
     let mut rows = Vec::new();
-    let mut left = lists.as_ref();
-    for path in &args.roots {
-        let bytes = files::read(path)?;
-        let reading = |error| failed(format!("read {}", path.display()), error);
-        let head = metadata::head(&bytes).map_err(reading)?;
-        if head.role != "root" {
-            return Err(Failure::usage(
-                format!("{} is a {} file, not a root", path.display(), head.role),
-                "lists of releases are handed in with --lists DIR",
-            ));
+    let mut left = plan.lists.as_ref().filter(|_| !plan.lists_done);
+    for step in &plan.steps {
+        let (which, version) = (step.which, step.version);
+        if step.done {
+            around.out.line(format!("{} root version {version} is published already", which.name()));
+        } else {
+            let mut body = json!({"repository": which.name(), "root": text(step.bytes.clone())?});
+            if step.with_lists
+                && let Some(lists) = left.take()
+            {
+                body["roles"] = texts(lists)?;
+            }
+            let doing = format!("publish version {version} of the {} root", which.name());
+            registry.call(&doing, Method::POST, "/v1/trust/roots", Some(&body)).await?;
+            if let (Some(lists), Some(memory), true) = (&plan.lists, &mut memory, step.with_lists) {
+                memory.keep(&registry, lists)?;
+            }
+            around.out.line(format!("{} root version {version} is published", which.name()));
         }
-        words::check_expiry(&path.display().to_string(), head.expires, clock::now())?;
-        let said = roots::repository(&bytes).map_err(reading)?;
-        let which = which(path, said.as_deref(), args.repository)?;
-        check(&registry, which, path, &bytes).await?;
-        let mut body = json!({"repository": which.name(), "root": text(bytes.clone())?});
-        if which == Which::Image
-            && let Some(lists) = left.take()
-        {
-            body["roles"] = texts(lists)?;
-        }
-        let doing = format!("publish version {} of the {} root", head.version, which.name());
-        registry.call(&doing, Method::POST, "/v1/trust/roots", Some(&body)).await?;
-        if let (Some(lists), Some(memory), true) = (&lists, &mut memory, body.get("roles").is_some()) {
-            memory.keep(&registry, lists)?;
-        }
-        around.out.line(format!("{} root version {} is published", which.name(), head.version));
         if let Some(keys) = &args.keys {
-            chain::keep(keys, which, &bytes)?;
+            chain::keep_newer(keys, which, &step.bytes)?;
         }
-        rows.push(json!({"repository": which.name(), "version": head.version}));
+        rows.push(json!({"repository": which.name(), "version": version, "already": step.done}));
     }
     if let Some(lists) = left {
         let body = json!({"roles": texts(lists)?});
@@ -91,12 +82,14 @@ pub async fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> 
         if let Some(memory) = &mut memory {
             memory.keep(&registry, lists)?;
         }
-        let names: Vec<&str> = lists.keys().map(String::as_str).collect();
-        around.out.line(format!("signed again and handed in: {}", names.join(", ")));
     }
-    around
-        .out
-        .value(&json!({"roots": rows, "lists": lists.map(|lists| lists.into_keys().collect::<Vec<_>>())}));
+    let names: Option<Vec<&String>> = plan.lists.as_ref().map(|lists| lists.keys().collect());
+    if let Some(names) = &names {
+        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let word = if plan.lists_done { "handed in already" } else { "signed again and handed in" };
+        around.out.line(format!("{word}: {}", names.join(", ")));
+    }
+    around.out.value(&json!({"roots": rows, "lists": names}));
     Ok(())
 }
 
@@ -119,40 +112,6 @@ impl Memory {
         let all = ChangedFiles(lists.clone()).on(self.before.as_ref());
         self.seen.keep(registry.address(), &all)
     }
-}
-
-fn which(path: &Path, said: Option<&str>, asked: Option<Which>) -> Result<Which, Failure> {
-    let named = said.and_then(Which::of);
-    match (named, asked) {
-        (Some(named), Some(asked)) if named != asked => Err(Failure::Untrusted {
-            what: format!("{} is a root of the {} repository", path.display(), named.name()),
-            advice: "it cannot be published as one of the other repository".to_owned(),
-            source: None,
-        }),
-        (Some(which), _) | (None, Some(which)) => Ok(which),
-        (None, None) => Err(Failure::usage(
-            format!("{} does not say to which repository it belongs", path.display()),
-            "say --repository image or --repository director",
-        )),
-    }
-}
-
-/// A device that trusts the registry's newest root must follow to this one.
-async fn check(registry: &Registry, which: Which, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let published = chain::published(registry, which).await?;
-    let Some(newest) = published.last() else { return Ok(()) };
-    if newest == bytes {
-        return Err(Failure::Conflict {
-            what: format!("{} is published already", path.display()),
-            advice: "there is nothing to do".to_owned(),
-        });
-    }
-    super::sign::succeeds(path, bytes, newest)?;
-    chain::follows(which, newest, bytes).map_err(|source| Failure::Untrusted {
-        what: format!("no device would follow to {}", path.display()),
-        advice: "`selvedge trust check FILE --against CURRENT` says whose signatures are missing".to_owned(),
-        source: Some(source),
-    })
 }
 
 /// Signed files as JSON text.
