@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 /// The file's content.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Enrolment {
     /// Version of this format: 1, or 2, which has `broker_ca`, `broker_name` and `credential` besides.
@@ -109,6 +109,19 @@ pub struct BootstrapCredential {
 impl std::fmt::Debug for BootstrapCredential {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("BootstrapCredential")
+    }
+}
+
+impl std::fmt::Debug for Enrolment {
+    /// Without the token and the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enrolment")
+            .field("format", &self.format)
+            .field("device", &self.device)
+            .field("kind", &self.kind)
+            .field("broker", &self.broker)
+            .field("broker_name", &self.broker_name)
+            .finish_non_exhaustive()
     }
 }
 

@@ -66,7 +66,7 @@ pub enum IdentityError {
 }
 
 /// What is kept of the enrolment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Who the device is.
     pub device: DeviceId,
@@ -86,6 +86,20 @@ pub struct Identity {
     pub new_key: bool,
     /// Whether it belongs to no registry any more.
     pub detached: bool,
+}
+
+impl std::fmt::Debug for Identity {
+    /// Without the token: whoever has it registers a key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("device", &self.device)
+            .field("kind", &self.kind)
+            .field("broker", &self.broker)
+            .field("enrolled", &self.enrolled)
+            .field("new_key", &self.new_key)
+            .field("detached", &self.detached)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -292,7 +306,7 @@ impl Identity {
     }
 
     /// Forgets the registry: its address, its roots, the device's keys, what was to be reported. What runs
-    /// stays, and so do the floors of what is installed.
+    /// stays, and so do all floors.
     pub fn detach(store: &Store) -> Result<Self, IdentityError> {
         let mut identity = Self::read(store.database())?.ok_or(IdentityError::NotEnrolled)?;
         (identity.detached, identity.enrolled, identity.new_key) = (true, false, true);

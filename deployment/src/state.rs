@@ -191,15 +191,12 @@ impl Stage {
 }
 
 impl State {
-    /// What is left when nobody assigns anything any more: what is committed, with its floors. What was
+    /// What is left when nobody assigns anything any more: what is committed, and every floor. What was
     /// on its way is given up; sequences begin anew with the next Director.
     pub fn detached(self) -> Self {
-        let mut left = Self { generation: self.generation, ..Self::default() };
+        let mut left = Self { generation: self.generation, floors: self.floors, ..Self::default() };
         for (name, slot) in self.slots {
             let Some(committed) = slot.committed else { continue };
-            if let Some(floor) = self.floors.get(&name) {
-                left.floors.insert(name.clone(), *floor);
-            }
             let (wanted, previous) = (Some(committed.release.clone()), slot.previous);
             let committed = Some(committed);
             left.slots.insert(name, Slot { wanted, committed, previous, ..Slot::default() });
