@@ -304,13 +304,15 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
     let Some(identity) = Identity::read(&database)? else {
         return Err(StatusError::NoDevice { directory: directory.to_owned() });
     };
-    let trust: Option<TrustState> = database.read(Key::Trust)?;
+    // A damaged record is what a person looks for here: it is said, and the rest is shown.
+    let mut trouble = Vec::new();
+    let trust: Option<TrustState> = sound(database.read(Key::Trust), &mut trouble)?;
     let record: Option<StateRecord> = database.read(Key::Deployment)?;
     // The host goes on without the agent.
     let host = Client::new(directory.join("run/control.sock")).status(Duration::from_secs(5)).await.ok();
     let state = stored_state(&record.map(State::from).unwrap_or_default(), host.as_ref());
     let versions = trust.as_ref().map(root_versions).unwrap_or_default();
-    let kept: Option<KeptRecord> = database.read(Key::Credentials)?;
+    let kept: Option<KeptRecord> = sound(database.read(Key::Credentials), &mut trouble)?;
     let machine = Machine::start(kept.map(Kept::from).unwrap_or_default());
     let now = trust.as_ref().map_or_else(clock::built, |trust| trust.now(clock::synchronised(trust.floor())));
     let certificate =
@@ -331,10 +333,21 @@ async fn left_behind(directory: &Path) -> Result<Status, StatusError> {
         director_root: versions.1,
         reports_waiting: database.rows_waiting()?,
         chunks: 0,
-        trouble: Vec::new(),
+        trouble,
         host,
         state,
     })
+}
+
+/// What was read, or nothing where the record is damaged, which is noted.
+fn sound<T>(read: Result<Option<T>, StoreError>, trouble: &mut Vec<String>) -> Result<Option<T>, StoreError> {
+    match read {
+        Err(error @ StoreError::Record { .. }) => {
+            trouble.push(chain(&error));
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// Versions of the Image root and of the Director root; 0 where one cannot be read.

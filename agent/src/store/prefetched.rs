@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use selvedge_package::Digest;
 use serde::{Deserialize, Serialize};
 
-use super::{Key, Store, StoreError};
+use super::{Database, Key, Store, StoreError};
 
 /// Most packages that are kept so; the oldest go first.
 pub const MOST_PREFETCHED: usize = 32;
@@ -17,15 +17,22 @@ enum PrefetchedRecord {
     V1(Vec<Digest>),
 }
 
-impl Store {
+impl Database {
     /// The packages, oldest first.
     pub fn prefetched(&self) -> Result<Vec<Digest>, StoreError> {
-        match self.database.read(Key::Prefetched) {
+        match self.read(Key::Prefetched) {
             Ok(record) => Ok(record.map_or_else(Vec::new, |PrefetchedRecord::V1(packages)| packages)),
             // What is lost of it is fetched when it is assigned.
             Err(StoreError::Record { .. }) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Store {
+    /// The packages, oldest first.
+    pub fn prefetched(&self) -> Result<Vec<Digest>, StoreError> {
+        self.database.prefetched()
     }
 
     /// Keeps these packages, too.

@@ -160,7 +160,7 @@ fn left_behind(directory: &Path) -> Result<Held, StatusError> {
         floors: record.map(State::from).unwrap_or_default().floors,
         fresh: None,
         certificate,
-        prefetched: 0,
+        prefetched: database.prefetched()?.len(),
     })
 }
 
