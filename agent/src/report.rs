@@ -168,7 +168,7 @@ impl Reporter {
     }
 
     /// Takes an acknowledgement; returns how many rows it let go.
-    pub fn acknowledged(&mut self, trust: &TrustState, bytes: &[u8]) -> Result<usize, AckError> {
+    pub fn acknowledged(&mut self, trust: &TrustState, bytes: &[u8]) -> Result<Acknowledged, AckError> {
         let keys = trust.director_keys().map_err(AckError::Keys)?;
         let payload = keys
             .into_iter()
@@ -188,8 +188,19 @@ impl Reporter {
             (true, 0) => self.send_at,
             (true, _) => Some(Duration::ZERO),
         };
-        Ok(gone)
+        let of_this_run = ack.rows.iter().any(|(epoch, _)| *epoch == self.epoch);
+        Ok(Acknowledged { gone, of_this_run })
     }
+}
+
+/// What an acknowledgement of the Director says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// How many rows it let go.
+    pub gone: usize,
+    /// Whether it names a row of this run of the agent. One that was recorded before does not, and so says
+    /// nothing about a key that has been made since.
+    pub of_this_run: bool,
 }
 
 #[cfg(test)]

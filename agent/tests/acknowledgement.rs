@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::report::{AckError, Reporter};
+use selvedge_agent::report::{AckError, Acknowledged, Reporter};
 use selvedge_agent::store::{RealDisk, Store};
 use selvedge_package::DeviceId;
 use selvedge_package::trust::TrustState;
@@ -64,9 +64,9 @@ fn only_the_director_of_the_accepted_root_is_believed() {
     assert!(reporter.acknowledged(&trust, &changed).is_err());
 
     let good = ack(&director, Purpose::Ack, &device, &device);
-    assert_eq!(reporter.acknowledged(&trust, &good).unwrap(), 1);
+    assert_eq!(reporter.acknowledged(&trust, &good).unwrap(), Acknowledged { gone: 1, of_this_run: true });
     assert_eq!(store.database().rows_waiting().unwrap(), 1);
-    assert_eq!(reporter.acknowledged(&trust, &good).unwrap(), 0, "it may come twice");
+    assert_eq!(reporter.acknowledged(&trust, &good).unwrap().gone, 0, "it may come twice");
     let left = reporter.due(Duration::MAX / 2).unwrap().unwrap();
     assert_eq!(left.rows.len(), 1);
 }

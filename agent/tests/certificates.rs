@@ -17,7 +17,7 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use selvedge_agent::credential::Origin;
-use selvedge_package::DeviceId;
+use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::envelope::{Body, Envelope, to_cbor};
 use selvedge_protocol::message::{Ack, ByteString, Enrol, Enrolled};
 use selvedge_protocol::sealed;
@@ -181,15 +181,26 @@ fn certificate(certificates: &[&Certificate]) -> Vec<u8> {
     envelope(Body::Enrolled(Enrolled::Certificate(chain)))
 }
 
-/// An acknowledgement of nothing: signed by the Director, which is what counts.
-fn ack(agent: &Agent) -> Vec<u8> {
+/// An acknowledgement of a row of the agent's run that this epoch names.
+fn ack(agent: &Agent, epoch: u64) -> Vec<u8> {
     let device: DeviceId = DEVICE.parse().unwrap();
     let keys = agent.keys();
-    let ack = to_cbor(&Ack { device: device.clone(), rows: Vec::new() }).unwrap();
+    let ack = to_cbor(&Ack { device: device.clone(), rows: vec![(epoch, 1)] }).unwrap();
     let signed = signed::sign_with::<SignedError>(Purpose::Ack, &device, ack, |bytes| {
         keys.director_targets.sign(bytes).map_err(|_| SignedError::Key)
     });
     envelope(Body::Ack(ByteString(signed.unwrap())))
+}
+
+/// The epoch of the newest run of the agent that was heard.
+fn newest_epoch(heard: &Heard) -> u64 {
+    let heard = heard.lock().unwrap();
+    heard
+        .iter()
+        .filter_map(|(_, payload)| Envelope::decode(payload).ok())
+        .map(|said| said.epoch)
+        .max()
+        .unwrap()
 }
 
 async fn until_status(
@@ -216,7 +227,7 @@ async fn from_the_enrolments_certificate_to_its_own_and_to_the_next() {
     let (connection, shown) = broker.connected().await;
     assert_eq!(shown, first, "the first connection shows what the enrolment brought");
     let (asked, _) = broker.asked().await;
-    assert_eq!(asked.token, "t");
+    assert!(asked.proves(&DEVICE.parse().unwrap(), &Digest::of(b"t")));
     let point = Point::of(&asked.csr);
 
     // Whoever can publish can send certificates: none of these is taken.
@@ -261,10 +272,18 @@ async fn from_the_enrolments_certificate_to_its_own_and_to_the_next() {
     until("a birth or an enrolment", &broker.heard, |_, _| true).await;
     assert!(agent.status().await.certificate.unwrap().unproven);
     drop(connection);
+    let before = newest_epoch(&broker.heard);
     agent.kill_and_start();
     let (connection, shown) = broker.connected().await;
     assert_eq!(shown, own.der().to_vec());
-    connection.say(Kind::Ack, &ack(&agent)).await;
+    // One that was recorded in an earlier run says nothing about the key of this one.
+    connection.say(Kind::Ack, &ack(&agent, before)).await;
+    until("this run to be heard", &broker.heard, |_, payload| {
+        Envelope::decode(payload).is_ok_and(|said| said.epoch > before)
+    })
+    .await;
+    assert!(!agent.status().await.enrolled, "by an acknowledgement of another run");
+    connection.say(Kind::Ack, &ack(&agent, newest_epoch(&broker.heard))).await;
     until_status(&mut agent, "its own to be proven", |status| {
         let certificate = status.certificate.as_ref().unwrap();
         status.enrolled && certificate.origin == Some(Origin::Issued) && !certificate.unproven
@@ -288,21 +307,23 @@ async fn from_the_enrolments_certificate_to_its_own_and_to_the_next() {
     let (connection, shown) = broker.connected().await;
     assert_eq!(shown, second);
     let (asked, key) = broker.asked().await;
-    assert_eq!(asked.token, "again");
+    assert!(asked.proves(&DEVICE.parse().unwrap(), &Digest::of(b"again")));
     assert_ne!(hex::encode(key.0), old_key, "the old one may be revoked");
     let aged = authority.issue(DEVICE, &Point::of(&asked.csr), 300, 365);
     connection.say(Kind::Enrolled, &certificate(&[&aged])).await;
     let (connection, shown) = broker.connected().await;
     assert_eq!(shown, aged.der().to_vec());
+    until("the new run to be heard", &broker.heard, |_, _| true).await;
+    let epoch = newest_epoch(&broker.heard);
     broker.heard.lock().unwrap().clear();
-    connection.say(Kind::Ack, &ack(&agent)).await;
+    connection.say(Kind::Ack, &ack(&agent, epoch)).await;
     let (asked, _) = broker.asked().await;
-    assert_eq!(asked.token, "", "it is known already");
+    assert!(asked.proof.is_empty(), "it is known already");
     let next = authority.issue(DEVICE, &Point::of(&asked.csr), 1, 365);
     connection.say(Kind::Enrolled, &certificate(&[&next])).await;
     let (connection, shown) = broker.connected().await;
     assert_eq!(shown, next.der().to_vec());
-    connection.say(Kind::Ack, &ack(&agent)).await;
+    connection.say(Kind::Ack, &ack(&agent, epoch)).await;
     until_status(&mut agent, "the next one", |status| {
         let certificate = status.certificate.as_ref().unwrap();
         !certificate.unproven

@@ -252,7 +252,7 @@ mod tests {
             count: 4,
         }));
         check(Body::Enrolled(Enrolled::Refused("no".into())));
-        check(Body::Enrol(Enrol { token: "t".into(), public_key: vec![9; 32], csr: vec![1] }));
+        check(Body::Enrol(Enrol { proof: vec![3], public_key: vec![9; 32], csr: vec![1] }));
         check(Body::Birth(Birth {
             agent: "0.1.0".into(),
             capabilities: vec!["x".into()],
@@ -283,7 +283,7 @@ mod tests {
         let envelope = Envelope::decode(text.as_bytes()).unwrap();
         assert_eq!(
             envelope.body,
-            Body::Enrol(Enrol { token: "t".into(), public_key: vec![1, 2], csr: Vec::new() })
+            Body::Enrol(Enrol { proof: Vec::new(), public_key: vec![1, 2], csr: Vec::new() })
         );
     }
 

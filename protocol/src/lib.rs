@@ -3,6 +3,7 @@
 //! `topic` owns every topic string, both ways; `envelope` is the CBOR frame of each message (JSON
 //! is accepted); `message` its bodies; `block` the frames and the planning of block transfer;
 //! `signed` the COSE_Sign1 wrapping of reports and acknowledgements, `sealed` of whole messages;
+//! `proof` how a device shows its token without giving it away;
 //! `remote` the bodies of commands and remote inference;
 //! `line` makes what strangers say fit to be shown.
 
@@ -10,6 +11,7 @@ pub mod block;
 pub mod envelope;
 pub mod line;
 pub mod message;
+pub mod proof;
 pub mod remote;
 pub mod sealed;
 pub mod signed;

@@ -240,13 +240,15 @@ pub struct Ack {
     pub rows: Vec<(u64, u64)>,
 }
 
-/// `up/enrol`: the device's own public key, under the one-time token of its enrolment; later, with an
-/// empty token, a request for the next certificate. It travels sealed ([`crate::sealed`]) by that key,
+/// `up/enrol`: the device's own public key, under the one-time token of its enrolment; later, without a
+/// proof of one, a request for the next certificate. It travels sealed ([`crate::sealed`]) by that key,
 /// which proves that the device has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrol {
-    /// The token.
-    pub token: String,
+    /// Proof that the device has the token, for this device and this key alone ([`Enrol::proof`]); empty: it
+    /// has none to show. The token itself never travels: who carries this could put his own key in its place.
+    #[serde(default, with = "serde_bytes")]
+    pub proof: Vec<u8>,
     /// Ed25519 public key, 32 bytes.
     #[serde(with = "serde_bytes")]
     pub public_key: Vec<u8>,

@@ -106,7 +106,7 @@ mod tests {
 
     fn enrol(key: &PrivateKey) -> Envelope {
         let public_key = key.public().0.to_vec();
-        let body = Body::Enrol(Enrol { token: "t".to_owned(), public_key, csr: vec![1, 2] });
+        let body = Body::Enrol(Enrol { proof: vec![3], public_key, csr: vec![1, 2] });
         Envelope { id: 1, epoch: 2, sequence: 3, at_ms: 4, body }
     }
 

@@ -61,7 +61,8 @@ impl Credentials {
     pub fn open(authority: Authority, broker: Broker) -> Result<Self, Error> {
         let broker_ca = match &broker.ca {
             None => authority.ca_pem().to_owned(),
-            Some(path) => text(path)?,
+            // A device judges its own certificate by the same file, so ours is in it too.
+            Some(path) => format!("{}\n{}", text(path)?.trim_end(), authority.ca_pem()),
         };
         Ok(Self { authority, broker, broker_ca, stale: AtomicBool::new(true), writing: Mutex::new(()) })
     }

@@ -125,10 +125,10 @@ async fn requests_that_prove_nothing_are_refused_and_change_nothing() {
     // Sealed by another key than the one that is to be registered; open; for another device.
     let token = edge.token.clone();
     let public_key = PrivateKey::generate().unwrap().0.public().0.to_vec();
-    let theirs = Body::Enrol(Enrol { token: token.clone(), public_key, csr: Vec::new() });
+    let theirs = Body::Enrol(Enrol::new(&edge.id, &token, public_key, Vec::new()));
     edge.send_sealed(Kind::Enrol, Purpose::Enrol, theirs);
     refused(edge.enrolled().await);
-    let own = Enrol { token, public_key: edge.key.public().0.to_vec(), csr: Vec::new() };
+    let own = Enrol::new(&edge.id, &token, edge.key.public().0.to_vec(), Vec::new());
     edge.send(Kind::Enrol, Body::Enrol(own.clone()));
     edge.send_sealed(Kind::Enrol, Purpose::Report, Body::Enrol(own));
     refused(edge.enrolled().await);
@@ -146,7 +146,7 @@ async fn a_recorded_enrolment_is_worth_nothing_to_others() {
     let (csr, _) = request("edge-1");
     let public_key = edge.key.public().0.to_vec();
     let recorded =
-        edge.sealed(Purpose::Enrol, Body::Enrol(Enrol { token: edge.token.clone(), public_key, csr }));
+        edge.sealed(Purpose::Enrol, Body::Enrol(Enrol::new(&edge.id, &edge.token, public_key, csr)));
     edge.send(Kind::Enrol, recorded.clone());
     let Enrolled::Certificate(first) = edge.enrolled().await else { panic!() };
     // Said again, it brings the same certificate: no other key, no other certificate.
@@ -353,7 +353,7 @@ async fn floods_of_requests_cost_little() {
     let mut stranger = Device::connect(&file).await;
     for _ in 0..100 {
         let (token, public_key) = (stranger.token.clone(), stranger.key.public().0.to_vec());
-        let enrol = Body::Enrol(Enrol { token, public_key, csr: Vec::new() });
+        let enrol = Body::Enrol(Enrol::new(&stranger.id, &token, public_key, Vec::new()));
         stranger.send_sealed(Kind::Enrol, Purpose::Enrol, enrol);
     }
     let mut answers = 0;

@@ -128,7 +128,7 @@ impl Daemon {
         if waits && self.identity.enrolled && self.link.is_connected() && at >= self.asking.at {
             self.asking.at = at + self.asking.wait.max(WAITS.0);
             self.asking.wait = (self.asking.wait.max(WAITS.0) * 2).min(WAITS.1);
-            self.enrol(String::new());
+            self.enrol("");
         }
         Ok(())
     }
@@ -146,11 +146,11 @@ impl Daemon {
     }
 
     /// Asks to be enrolled, or for a certificate.
-    pub(super) fn enrol(&mut self, token: String) {
+    pub(super) fn enrol(&mut self, token: &str) {
         let public_key = self.reporter.public_key().0.to_vec();
         let request = self.credentials.kept().request.as_ref().filter(|_| self.broker.is_tls());
         let csr = request.map(|request| request.csr.to_vec()).unwrap_or_default();
-        self.link.enrol(Enrol { token, public_key, csr });
+        self.link.enrol(Enrol::new(&self.identity.device, token, public_key, csr));
     }
 
     /// A certificate, from whoever can publish: it is worth what it proves.

@@ -107,8 +107,8 @@ impl Daemon {
                     return Ok(());
                 };
                 match self.reporter.acknowledged(trust, &signed.0) {
-                    Ok(_) => {
-                        if !self.identity.enrolled {
+                    Ok(acknowledged) => {
+                        if acknowledged.of_this_run && !self.identity.enrolled {
                             tracing::info!("the registry has acknowledged what this device's key signed");
                             self.identity.set_enrolled(&self.store, true)?;
                         }

@@ -415,7 +415,8 @@ impl Daemon {
         let generation = self.activation.state().generation;
         let desired = self.trust.as_ref().map_or(0, TrustState::sequence);
         if !self.identity.enrolled {
-            self.enrol(self.identity.token.clone());
+            let token = self.identity.token.clone();
+            self.enrol(&token);
             if !self.said_accepted {
                 return;
             }

@@ -182,9 +182,11 @@ impl Store {
         }
         let database = Arc::new(Database::open(disk, &root.join("agent.redb"))?);
         // The names of what was just made, down to the data directory's own.
-        for directory in
-            [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(root.parent())
-        {
+        let parent = match root.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Some(Path::new(".")),
+            parent => parent,
+        };
+        for directory in [root.join("blobs"), root.to_owned()].iter().map(PathBuf::as_path).chain(parent) {
             disk.sync_directory(directory).map_err(StoreError::io("sync", directory))?;
         }
         Ok(Self { disk: Arc::clone(disk), root: root.to_owned(), database })

@@ -17,9 +17,6 @@ use crate::commands::push::Offline;
 use crate::failure::Failure;
 use crate::supervisor::record::write_atomically;
 
-/// Longest token that is looked at.
-const TOKEN: usize = 256;
-
 /// Writes an enrolment file; its token is remembered as a digest.
 pub async fn offline(
     around: &Surroundings<'_>,
@@ -102,12 +99,10 @@ pub fn register(device: &mut Device, enrol: &Enrol) -> (Enrolled, bool) {
         return refused("an ed25519 public key has 32 bytes");
     };
     let key = PublicKey::from_bytes(key);
-    if enrol.token.is_empty() && device.public_key == Some(key) {
+    if enrol.proof.is_empty() && device.public_key == Some(key) {
         return (Enrolled::Accepted, false);
     }
-    // Digests of secrets are compared, which tells nothing about the secret by its time.
-    let shown = (enrol.token.len() <= TOKEN).then(|| Digest::of(enrol.token.as_bytes()));
-    if shown.is_none() || shown != device.token {
+    if !device.token.is_some_and(|token| enrol.proves(&device.device, &token)) {
         return refused("the token is not the one of this device's enrolment file");
     }
     match device.public_key {
@@ -160,7 +155,7 @@ mod tests {
     use crate::exit::Exit;
 
     fn enrol(token: &str, key: &[u8]) -> Enrol {
-        Enrol { token: token.to_owned(), public_key: key.to_vec(), csr: Vec::new() }
+        Enrol::new(&"edge-1".parse().unwrap(), token, key.to_vec(), Vec::new())
     }
 
     #[test]

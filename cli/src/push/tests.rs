@@ -178,7 +178,7 @@ impl Device {
     }
 
     fn sealed(&self, token: &str, public_key: Vec<u8>) -> Body {
-        let body = Body::Enrol(Enrol { token: token.to_owned(), public_key, csr: Vec::new() });
+        let body = Body::Enrol(Enrol::new(&name(), token, public_key, Vec::new()));
         let inner = Envelope { id: 1, epoch: 1, sequence: 1, at_ms: 0, body };
         seal::<SealError>(Purpose::Enrol, &name(), &inner, |bytes| Ok(self.key.raw(bytes))).unwrap()
     }
@@ -296,7 +296,7 @@ async fn a_device_enrols_accepts_pulls_and_reports() {
     ));
     // Not sealed, or by another key than the one that is shown: dropped, whatever the token.
     let own = device.key.public().0.to_vec();
-    let open = Enrol { token: TOKEN.to_owned(), public_key: own.clone(), csr: Vec::new() };
+    let open = Enrol::new(&name(), TOKEN, own.clone(), Vec::new());
     say(&mut session, Kind::Enrol, Body::Enrol(open)).unwrap();
     let other = Device::new(&place);
     say(&mut session, Kind::Enrol, other.sealed(TOKEN, own.clone())).unwrap();

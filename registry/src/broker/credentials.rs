@@ -80,11 +80,12 @@ impl Source {
 }
 
 impl Current {
-    /// Whether a client that came in earlier is revoked by now.
+    /// Whether a client that came in earlier may stay no longer: its certificate is revoked, or over.
     pub fn revokes(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((leaf, others)) = chain.split_first() else { return true };
         let judged = self.verifier.verify_client_cert(leaf, others, UnixTime::now());
-        matches!(judged, Err(rustls::Error::InvalidCertificate(CertificateError::Revoked)))
+        // One that is over is told as that even where it is revoked, and is no reason to stay either.
+        judged.is_err()
     }
 }
 

@@ -14,14 +14,18 @@ use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::protocol::v5::reason_codes::ReasonCode;
 
-use crate::pki::REGISTRY;
+use crate::pki::{REGISTRY, reserved};
 
 /// Everything of this protocol.
 const PREFIX: &str = "sv/v1/";
 
-/// A client's own id is its name; the registry may have several clients.
+/// A client's own id is its name; the registry may have several clients, all with ids that no device can
+/// have: a second client with the same id would throw it out.
 pub(super) fn may_connect(name: &str, client_id: &str) -> bool {
-    name == REGISTRY || client_id == name
+    match name {
+        REGISTRY => true,
+        device => client_id == device && !reserved(device),
+    }
 }
 
 /// Whether `name` may publish to `topic`.
@@ -161,6 +165,8 @@ mod tests {
             assert_eq!(may_subscribe("a", filter), good, "{filter}");
         }
         assert!(may_connect("a", "a") && !may_connect("a", "b") && !may_connect("a", ""));
+        let registrys = "selvedge-registry-7";
+        assert!(!may_connect(registrys, registrys), "it would throw the registry out");
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! Enrolment: a device shows the token of its enrolment file and registers its own key, once.
+//! Enrolment: a device proves that it has the token of its enrolment file and registers its own key, once.
 //!
 //! A request is sealed by the key that it brings. Whoever has the registered key needs no token. Names
 //! that nobody made a target for cost neither a signature nor much else.
 
 use std::time::Duration;
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
 use jiff::Timestamp;
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::block::{Bucket, Rate};
@@ -24,8 +23,6 @@ use crate::notices::ENROLMENT_REFUSED;
 use crate::store::certificates::Use;
 use crate::store::targets::Target;
 
-/// Longest token that is looked at.
-const TOKEN: usize = 256;
 /// Requests of one device that are looked at: each may cost signatures and a durable write.
 const REQUESTS: Rate = Rate { per_second: 1, burst: 20 };
 /// New certificates of one device, in tokens that come one a second: five at once, then one in ten
@@ -126,7 +123,7 @@ impl Devices {
                 change.revoke_certificates(device, Some(Use::Device), now_ms).await?;
                 change.revoke_key(device, now_ms).await?;
             }
-            if !change.register_key(device, &key, now_ms).await? {
+            if !change.register_key(device, &key, &target.token_hash, now_ms).await? {
                 // Somebody was quicker, between the first look and now: the device asks again.
                 return Ok(Err("the target has changed; ask again".to_owned()));
             }
@@ -200,9 +197,6 @@ impl Devices {
 }
 
 fn shows_token(enrol: &Enrol, target: &Target) -> bool {
-    // A token that is used up is kept as nothing, which nothing hashes to.
-    let given =
-        if enrol.token.len() <= TOKEN { Digest::of(enrol.token.as_bytes()).hex() } else { String::new() };
-    !target.token_hash.is_empty()
-        && verify_slices_are_equal(given.as_bytes(), target.token_hash.as_bytes()).is_ok()
+    // A token that is used up is kept as nothing, which is no digest.
+    Digest::from_hex(&target.token_hash).is_ok_and(|token| enrol.proves(&target.name, &token))
 }

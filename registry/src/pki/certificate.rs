@@ -18,6 +18,11 @@ use crate::error::Error;
 /// `sv/v1`. No device may have it.
 pub const REGISTRY: &str = "registry";
 
+/// Whether no device may have this name: it is the registry's own, or the client id of one.
+pub fn reserved(name: &str) -> bool {
+    name == REGISTRY || name.starts_with("selvedge-registry")
+}
+
 /// Clocks differ: a certificate is good from an hour before it was made, a short-lived one from a tenth
 /// of its life, so that most of it lies ahead.
 const BACKDATED: Duration = Duration::from_secs(3600);
@@ -70,7 +75,7 @@ pub(super) fn authority(key: &[u8], now: Timestamp) -> Result<Draft, Error> {
 
 /// A device's; with a bootstrap key or its own.
 pub(super) fn device(device: &DeviceId, now: Timestamp, lifetime: Duration) -> Result<Draft, Error> {
-    if device.as_str() == REGISTRY {
+    if reserved(device.as_str()) {
         let why = "a device of that name would be the registry to every broker; enrol it under another";
         return Err(Error::Pki { action: "issue a certificate for `registry`", why: why.to_owned() });
     }

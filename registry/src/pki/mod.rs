@@ -15,7 +15,7 @@ mod revocation;
 mod server;
 
 pub use authority::{Authority, Credential};
-pub use certificate::{Issued, REGISTRY};
+pub use certificate::{Issued, REGISTRY, reserved};
 pub use command::Command;
 pub use request::RequestError;
 pub use revocation::Revoked;

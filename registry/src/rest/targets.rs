@@ -20,7 +20,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::health::{self, Health};
 use crate::notices::ENROLMENT_REFUSED;
-use crate::pki::REGISTRY;
+use crate::pki::reserved;
 use crate::refusal::Refusal;
 use crate::resolve::Assigned;
 use crate::store::in_force::Standing;
@@ -68,7 +68,7 @@ pub async fn add(
     let name = input::target_name(&new.name)?;
     let kind: Kind = new.kind.parse()?;
     check_labels(&new.labels)?;
-    if name.as_str() == REGISTRY {
+    if reserved(name.as_str()) {
         let why = "it is what brokers call the registry itself; give the target another name";
         return Err(Refusal::because("name", why));
     }

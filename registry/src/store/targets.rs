@@ -269,21 +269,24 @@ impl Change {
     }
 
     /// Register a device's key on a target that has none: it is no longer revoked, and its token replaces
-    /// nothing from then on. The numbers of its reports begin anew. Says whether there was none.
+    /// nothing from then on. The numbers of its reports begin anew. Says whether there was none, and the token
+    /// still is the one that was proved: it may have been replaced, or the target revoked, in between.
     pub async fn register_key(
         &mut self,
         name: &DeviceId,
         key: &[u8; 32],
+        token_hash: &str,
         now_ms: i64,
     ) -> Result<bool, Error> {
         let done = sqlx::query(
             "UPDATE targets SET public_key = $2, enrolled_ms = $3, revoked_ms = NULL, token_replaces = 0, \
              life = life + 1, facts_epoch = -1, facts_sequence = -1, reported_epoch = -1, \
-             reported_sequence = -1 WHERE name = $1 AND public_key IS NULL",
+             reported_sequence = -1 WHERE name = $1 AND public_key IS NULL AND token_hash = $4",
         )
         .bind(name.as_str())
         .bind(hex::encode(key))
         .bind(now_ms)
+        .bind(token_hash)
         .execute(&mut *self.transaction)
         .await
         .map_err(Error::database("register a device key"))?;

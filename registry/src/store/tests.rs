@@ -215,3 +215,30 @@ async fn a_name_used_again_keeps_nothing_of_before() {
     assert_eq!((standing.sequence().unwrap(), standing.told().len()), (8, 0));
     assert!(standing.behind(7).unwrap() && standing.assigned().is_empty());
 }
+
+/// An enrolment is looked at before it is written down; what happens in between counts.
+#[tokio::test]
+async fn a_key_is_registered_only_under_the_token_that_was_proved() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&folder.path().join("db")).await.unwrap();
+    let name = device("edge-1");
+    let mut change = store.change().await.unwrap();
+    change.add_target("default", &name, Kind::Device, &BTreeMap::new(), "first", 0).await.unwrap();
+    change.commit().await.unwrap();
+    let register = async |token: &str| {
+        let mut change = store.change().await.unwrap();
+        let done = change.register_key(&name, &[7; 32], token, 2).await.unwrap();
+        change.commit().await.unwrap();
+        done
+    };
+    let mut change = store.change().await.unwrap();
+    change.mark_revoked(&name, 1).await.unwrap();
+    change.commit().await.unwrap();
+    assert!(!register("first").await, "revoked meanwhile");
+    let mut change = store.change().await.unwrap();
+    change.set_token(&name, "second").await.unwrap();
+    change.commit().await.unwrap();
+    assert!(!register("first").await, "replaced meanwhile");
+    assert!(register("second").await);
+    assert!(!register("second").await, "it has a key");
+}

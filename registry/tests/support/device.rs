@@ -152,9 +152,8 @@ impl Device {
 
     /// Enrol, asking for a certificate.
     pub async fn enrol_with(&mut self, csr: &[u8]) -> Enrolled {
-        let token = self.token.clone();
         let public_key = self.key.public().0.to_vec();
-        let enrol = Body::Enrol(Enrol { token, public_key, csr: csr.to_vec() });
+        let enrol = Body::Enrol(Enrol::new(&self.id, &self.token, public_key, csr.to_vec()));
         self.send_sealed(Kind::Enrol, Purpose::Enrol, enrol);
         self.enrolled().await
     }

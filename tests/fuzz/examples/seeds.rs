@@ -77,7 +77,7 @@ fn chunk_index() {
 }
 
 fn envelope() {
-    let enrol = Enrol { token: "token".into(), public_key: vec![1; 32], csr: vec![2; 40] };
+    let enrol = Enrol { proof: vec![3; 32], public_key: vec![1; 32], csr: vec![2; 40] };
     let bodies = [
         ("heartbeat", Body::Heartbeat(Heartbeat { generation: 1, desired: 2 })),
         ("enrol", Body::Enrol(enrol)),
