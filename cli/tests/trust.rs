@@ -145,3 +145,42 @@ fn passphrases_come_from_files_and_the_environment_and_are_checked() {
         assert_eq!(output.status.code(), Some(code), "{name}");
     }
 }
+
+/// Who proposes a list has no say in it; what he slips in must not get the signatures of those who have.
+#[test]
+fn nobody_signs_the_say_over_releases_away_unseen() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    done(dir, &["keys", "init", "keys"]);
+    std::fs::create_dir(dir.join("p")).unwrap();
+    let key = ["--key", "keys/offline/image-targets.pem", "--root", IMAGE];
+    let propose = |more: serde_json::Value| {
+        let mut signed = serde_json::json!({
+            "_type": "targets", "spec_version": "1.0.31", "version": 1, "expires": "2040-01-01T00:00:00Z", "targets": {},
+        });
+        signed.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let file = serde_json::json!({ "signed": signed, "signatures": [] });
+        std::fs::write(dir.join("p/targets.json"), file.to_string()).unwrap();
+        file.to_string()
+    };
+    let key_of_his = done(dir, &["keys", "new", "mine.pem"]);
+    let mine = key_of_his["key_id"].as_str().unwrap();
+    let delegation = serde_json::json!({ "delegations": {
+        "keys": { mine: { "keytype": "ed25519", "scheme": "ed25519", "keyval": { "public": key_of_his["public_key"] } } },
+        "roles": [{ "name": "mine", "keyids": [mine], "threshold": 1, "terminating": true, "paths": ["*"] }],
+    }});
+    let text = propose(delegation);
+    refused(dir, &[&["trust", "sign", "p"], &key[..]].concat(), 9, "give away the say");
+    assert_eq!(std::fs::read_to_string(dir.join("p/targets.json")).unwrap(), text, "nothing is signed");
+    // An entry is shown with everything that devices decide by.
+    propose(serde_json::json!({ "targets": { "mul-1.0.0.pkg.json": {
+        "length": 7, "hashes": { "sha256": "11".repeat(32) },
+        "custom": { "package": "mul", "version": "1.0.0", "release": 9, "min-release": 9, "architectures": ["aarch64"] },
+    }}}));
+    let output = run(dir, &[&["trust", "sign", "p"], &key[..]].concat());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("release 9, min-release 9, architectures aarch64"),
+        "{said}"
+    );
+}

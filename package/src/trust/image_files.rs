@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use sigstore_tuf::{
-    DelegatedRole, Delegations, Error as TufError, Key, Metadata, RoleKeys, Targets, TrustedMetadataSet,
+    DelegatedRole, Delegations, Error as TufError, Key, Metadata, RoleKeys, Root, Targets, TrustedMetadataSet,
 };
 
 use super::images::{ImageTargets, released};
@@ -56,8 +56,9 @@ pub fn verify_image(root: &[u8], files: &ImageFiles, now: Timestamp) -> Result<I
     read(root, files, now, Signatures::Required)
 }
 
-/// The same for files that have not been signed by enough people yet: everything is checked but the
-/// signatures. For whoever is asked to sign them: what they list is only proposed.
+/// The same for files that have not been signed by enough people yet, the root perhaps among them:
+/// everything is checked but the signatures. For whoever is asked to sign them: what they list is only
+/// proposed.
 pub fn read_proposed_image(
     root: &[u8],
     files: &ImageFiles,
@@ -80,13 +81,22 @@ fn read(
 ) -> Result<ImageTargets, TrustError> {
     // The bins have the keys of the root's targets role, so this goes for them, too.
     distinct::in_root(IMAGE, root)?;
-    let set = TrustedMetadataSet::from_root(root).map_err(|source| refused(IMAGE, "root", source))?;
-    set.check_root_expired(now).map_err(|source| refused(IMAGE, "root", source))?;
-    let keys = set
-        .root()
+    let not_root = |source| refused(IMAGE, "root", source);
+    if signatures == Signatures::Required {
+        TrustedMetadataSet::from_root(root).map_err(not_root)?;
+    }
+    let root = Metadata::<Root>::from_slice(root).map_err(not_root)?.into_signed();
+    if root.expires <= now {
+        return Err(TrustError::Expired {
+            repository: IMAGE,
+            role: "root".to_owned(),
+            expires: root.expires,
+        });
+    }
+    let keys = root
         .role("targets")
         .ok_or_else(|| refused(IMAGE, "targets", TufError::UnknownRole("targets".into())))?;
-    let authority = (&set.root().keys, keys);
+    let authority = (&root.keys, keys);
     let mut tree = Tree { files, authority, signatures, now, read: ImageTargets::default() };
     let targets = tree.role("targets", "", &files.targets)?;
     tree.read.version = targets.version;

@@ -218,11 +218,16 @@ pub async fn message(inbox: &mut Inbox) -> (String, String) {
 /// Why the client is not connected: the first reason that is not a broken link, which a refusal may
 /// look like when it overtakes its own explanation.
 pub async fn refused(inbox: &mut Inbox) -> (Reason, String) {
+    judged(inbox).await.expect("it was let in")
+}
+
+/// The same, or `None`: it is connected.
+pub async fn judged(inbox: &mut Inbox) -> Option<(Reason, String)> {
     loop {
         match next(inbox).await {
             Incoming::Disconnected { reason: Reason::Link, why, .. } => eprintln!("a broken link: {why}"),
-            Incoming::Disconnected { reason, why, .. } => return (reason, why),
-            Incoming::Connected { .. } => panic!("it was let in"),
+            Incoming::Disconnected { reason, why, .. } => return Some((reason, why)),
+            Incoming::Connected { .. } => return None,
             _ => {}
         }
     }

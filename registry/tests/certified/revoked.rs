@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use selvedge_mqtt::{Client, Incoming, Qos, Reason};
 
-use crate::broker::{Broker, Kind, connected, issued, message, next, refused};
+use crate::broker::{Broker, Kind, connected, issued, judged, message, next, refused};
 
 async fn a_revoked_certificate_is_refused_and_others_are_not(kind: Kind) {
     let broker = Broker::start(kind).await;
@@ -31,8 +31,14 @@ async fn a_revoked_certificate_is_refused_and_others_are_not(kind: Kind) {
         assert!(why.contains("revoked"), "{why}");
     }
     first.close();
-    let (_again, mut inbox) = start();
-    let (reason, why) = refused(&mut inbox).await;
+    // Mosquitto reads the list when it gets to its signal: one that asks before that is still let in.
+    let (_again, reason, why) = loop {
+        let (again, mut inbox) = start();
+        match judged(&mut inbox).await {
+            Some((reason, why)) => break (again, reason, why),
+            None => again.close(),
+        }
+    };
     assert_eq!(reason, Reason::Credential);
     assert!(why.contains("revoked"), "{why}");
     registry.publish("sv/v1/d/edge-2/dn/want", Qos::AtLeastOnce, "still there").unwrap();

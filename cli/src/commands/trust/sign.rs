@@ -63,7 +63,7 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
         shown.push(show(around, sheet, root.as_deref())?);
     }
     let before = args.before.as_deref().map(files::read).transpose()?;
-    let releases = releases(around, &args.path, &sheets, before.as_deref().or(root.as_deref()))?;
+    let releases = releases(around, &args.path, &sheets, root.as_deref(), before.as_deref())?;
     let keys = signers::load(&args.key, &args.passphrase)?;
     let public: Vec<PublicKey> = keys.iter().map(|key| key.public_key()).collect();
     for key in &public {
@@ -215,6 +215,7 @@ fn releases(
     path: &Path,
     sheets: &[Sheet],
     root: Option<&[u8]>,
+    signed_under: Option<&[u8]>,
 ) -> Result<Value, Failure> {
     let lists: BTreeMap<String, Vec<u8>> = sheets
         .iter()
@@ -227,7 +228,7 @@ fn releases(
     let Some(root) = root.filter(|_| !lists.is_empty()) else { return Ok(Value::Null) };
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
     let before = files::before(folder)?;
-    let (lines, value) = list::changes(root, before.as_ref(), &lists)?;
+    let (lines, value) = list::changes(root, signed_under.unwrap_or(root), before.as_ref(), &lists)?;
     for line in lines {
         around.out.line(format!("  {line}"));
     }
