@@ -1,8 +1,8 @@
 //! What a client with a certificate may do, and that everything else does nothing.
 
-use selvedge_mqtt::{Client, Qos, Will};
+use selvedge_mqtt::{Client, Options, Qos, Will};
 
-use crate::broker::{Broker, Kind, certified, connected, message};
+use crate::broker::{Broker, Kind, certified, connected, message, next};
 
 async fn a_device_speaks_under_its_own_name_alone(kind: Kind) {
     let broker = Broker::start(kind).await;
@@ -34,24 +34,46 @@ async fn a_device_hears_what_is_for_it_alone(kind: Kind) {
     assert_eq!(message(&mut inbox).await, own);
 }
 
-async fn a_device_takes_nobodys_place_and_leaves_nobodys_will(kind: Kind) {
+async fn a_device_takes_nobodys_place(kind: Kind) {
     let broker = Broker::start(kind).await;
-    let (registry, mut heard) = broker.registry().await;
+    let (registry, _heard) = broker.registry().await;
     let (_victim, mut inbox) = broker.device("edge-2").await;
     // With the certificate of one and the client id of another.
-    let mut options = broker.options("edge-2", broker.tls(Some(certified(&broker.authority, "edge-1"))));
-    let will = |name: &str| Will {
-        topic: format!("sv/v1/d/{name}/up/will"),
-        qos: Qos::AtLeastOnce,
-        payload: b"gone".to_vec(),
-    };
-    options.will = Some(will("edge-2"));
+    let options = broker.options("edge-2", broker.tls(Some(certified(&broker.authority, "edge-1"))));
     let (_thief, mut thief) = Client::start(options).unwrap();
     // Whether it is let in under its own name or not at all is the broker's choice.
-    crate::broker::next(&mut thief).await;
+    next(&mut thief).await;
     registry.publish("sv/v1/d/edge-2/dn/want", Qos::AtLeastOnce, "still there").unwrap();
     assert_eq!(message(&mut inbox).await.1, "still there");
-    assert_eq!(message(&mut heard).await.1, "still there", "the registry hears itself, and no will");
+}
+
+async fn a_device_leaves_nobody_elses_will(kind: Kind) {
+    let broker = Broker::start(kind).await;
+    let (_registry, mut heard) = broker.registry().await;
+    let will = |name: &str| format!("sv/v1/d/{name}/up/will");
+    for (name, topic) in [("edge-1", will("edge-2")), ("edge-3", will("edge-3"))] {
+        let mut options = broker.options(name, broker.tls(Some(certified(&broker.authority, name))));
+        options.will = Some(Will { topic, qos: Qos::AtLeastOnce, payload: b"gone".to_vec() });
+        lost(options).await;
+    }
+    // The second client's own will is published, so the first one's would have come before.
+    assert_eq!(message(&mut heard).await, (will("edge-3"), "gone".to_owned()));
+}
+
+/// A client that is gone without a goodbye as soon as the broker has judged it.
+async fn lost(options: Options) {
+    let lost = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ends = runtime.block_on(async {
+            let (handle, mut inbox) = Client::start(options).unwrap();
+            next(&mut inbox).await;
+            (handle, inbox)
+        });
+        // The connection goes with the runtime; the ends would say goodbye.
+        drop(runtime);
+        drop(ends);
+    });
+    lost.await.unwrap();
 }
 
 #[tokio::test]
@@ -76,10 +98,20 @@ async fn a_device_hears_what_is_for_it_at_the_embedded_broker() {
 
 #[tokio::test]
 async fn a_device_takes_nobodys_place_at_mosquitto() {
-    a_device_takes_nobodys_place_and_leaves_nobodys_will(Kind::Mosquitto).await;
+    a_device_takes_nobodys_place(Kind::Mosquitto).await;
 }
 
 #[tokio::test]
 async fn a_device_takes_nobodys_place_at_the_embedded_broker() {
-    a_device_takes_nobodys_place_and_leaves_nobodys_will(Kind::Embedded).await;
+    a_device_takes_nobodys_place(Kind::Embedded).await;
+}
+
+#[tokio::test]
+async fn a_device_leaves_nobody_elses_will_at_mosquitto() {
+    a_device_leaves_nobody_elses_will(Kind::Mosquitto).await;
+}
+
+#[tokio::test]
+async fn a_device_leaves_nobody_elses_will_at_the_embedded_broker() {
+    a_device_leaves_nobody_elses_will(Kind::Embedded).await;
 }

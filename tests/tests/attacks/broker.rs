@@ -58,6 +58,32 @@ impl Field {
         assert_eq!(self.registry.heard(answers).len(), before + 1, "a forged question was answered");
     }
 
+    /// None of these acknowledgements, of the very rows that wait, lets the device forget one of them.
+    pub fn keeps_its_reports(&mut self, id: &str, forge: impl FnOnce(Vec<(u64, u64)>) -> Vec<Vec<u8>>) {
+        let waiting = |field: &Self| field.status()["reports_waiting"].as_u64().unwrap_or(0);
+        self.registry.shared.lock().unwrap().silence.acks = true;
+        self.registry.shared.lock().unwrap().reports.clear();
+        self.takes_next();
+        let rows: Vec<(u64, u64)> = wait::until("a report", || {
+            let shared = self.registry.shared.lock().unwrap();
+            let rows: Vec<_> = shared.reports.iter().map(|report| (report.epoch, report.sequence)).collect();
+            if rows.is_empty() { Err(()) } else { Ok(rows) }
+        });
+        let before = waiting(self);
+        for forged in forge(rows) {
+            self.registry.say(Kind::Ack, Body::Ack(ByteString(forged)));
+        }
+        // Messages are taken one after the other: this one is answered when those have been looked at.
+        self.ignores(Kind::Command, Vec::new(), command, id);
+        assert!(before > 0 && waiting(self) >= before, "a forged acknowledgement made it forget its reports");
+        self.registry.shared.lock().unwrap().silence.acks = false;
+        self.takes_next();
+        wait::until("the reports to be acknowledged", || match waiting(self) {
+            0 => Ok(()),
+            some => Err(some),
+        });
+    }
+
     /// What somebody without the Director's key can make of a question.
     fn forgeries(&self, body: impl Fn(&str, &[u8]) -> Body) -> Vec<Body> {
         let nonce = self.births().pop().unwrap().nonce;
@@ -105,32 +131,16 @@ fn says_anything() {
         },
     );
     field.row("stolen broker", "acknowledgements that the registry did not sign", Nothing, |field| {
-        field.registry.shared.lock().unwrap().silence.acks = true;
-        field.registry.shared.lock().unwrap().reports.clear();
-        field.takes_next();
-        let waiting = |field: &Field| field.status()["reports_waiting"].as_u64().unwrap_or(0);
-        let rows: Vec<(u64, u64)> = wait::until("a report", || {
-            let shared = field.registry.shared.lock().unwrap();
-            let rows: Vec<_> = shared.reports.iter().map(|report| (report.epoch, report.sequence)).collect();
-            if rows.is_empty() { Err(()) } else { Ok(rows) }
-        });
         let (device, them) = (field.world.device.clone(), "edge-2".parse().unwrap());
         let right = field.world.director.targets_keys[0].clone();
-        for forged in [
-            ack(&forge::keys(1)[0], &device, rows.clone()),
-            ack(&right, &them, rows.clone()),
-            ack(&field.world.image.timestamp_key[0].clone(), &device, rows.clone()),
-            b"nothing".to_vec(),
-        ] {
-            field.registry.say(Kind::Ack, Body::Ack(ByteString(forged)));
-        }
-        field.takes_next();
-        assert!(waiting(field) > 0, "a forged acknowledgement made the device forget its reports");
-        field.registry.shared.lock().unwrap().silence.acks = false;
-        field.takes_next();
-        wait::until("the reports to be acknowledged", || match waiting(field) {
-            0 => Ok(()),
-            some => Err(some),
+        let wrong = field.world.image.timestamp_key[0].clone();
+        field.keeps_its_reports("honest-4", |rows| {
+            vec![
+                ack(&forge::keys(1)[0], &device, rows.clone()),
+                ack(&right, &them, rows.clone()),
+                ack(&wrong, &device, rows),
+                b"nothing".to_vec(),
+            ]
         });
     });
     field.row("stolen broker", "answers to an enrolment", Nothing, |field| {
