@@ -9,7 +9,9 @@ use http_body_util::BodyExt;
 use selvedge_package::{DeviceId, PackageName};
 use serde::de::DeserializeOwned;
 
+use crate::app::App;
 use crate::refusal::Refusal;
+use crate::store::targets::Target;
 
 /// Largest JSON body of an ordinary route, in bytes.
 pub const BODY: usize = 64 << 10;
@@ -53,6 +55,12 @@ where
             Err(error) => Err(Refusal::because("query", error)),
         }
     }
+}
+
+/// The target that a path names, in a workspace that there is.
+pub async fn target(app: &App, workspace: &str, name: &str) -> Result<Target, Refusal> {
+    app.store.expect_workspace(workspace).await?;
+    app.store.expect_target(workspace, &target_name(name)?).await
 }
 
 /// Read a JSON body of at most `limit` bytes.

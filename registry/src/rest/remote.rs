@@ -94,8 +94,7 @@ pub async fn server(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
+    input::target(&app, &workspace, &name).await?;
     let version = env!("CARGO_PKG_VERSION");
     Ok(Json(json!({"name": "selvedge", "version": version, "extensions": []})).into_response())
 }
@@ -105,8 +104,7 @@ pub async fn live(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
+    input::target(&app, &workspace, &name).await?;
     Ok(Json(json!({"live": true})).into_response())
 }
 
@@ -256,8 +254,7 @@ async fn reachable(
     capability: &str,
     what: &'static str,
 ) -> Result<(DeviceId, Presence), Refusal> {
-    app.store.expect_workspace(workspace).await?;
-    let target = app.store.expect_target(workspace, &input::target_name(name)?).await?;
+    let target = input::target(app, workspace, name).await?;
     let presence = app.presences.get(&app.store, &target.name).await?;
     // A device without a key is nobody yet: whoever answers under its name is not believed.
     let presence = presence

@@ -113,8 +113,7 @@ pub async fn show(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let target = app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
+    let target = input::target(&app, &workspace, &name).await?;
     Ok(Json(show_one(&app, target).await?).into_response())
 }
 
@@ -145,9 +144,7 @@ pub async fn remove(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let name = input::target_name(&name)?;
-    app.store.expect_target(&workspace, &name).await?;
+    let name = input::target(&app, &workspace, &name).await?.name;
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
     change.remove_target(&workspace, &name, now_ms).await?;
@@ -162,9 +159,8 @@ pub async fn detach(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let name = input::target_name(&name)?;
-    let target = app.store.expect_target(&workspace, &name).await?;
+    let target = input::target(&app, &workspace, &name).await?;
+    let name = target.name.clone();
     let committed = |package: PackageReport| {
         let committed = package.committed?;
         Some(json!({"package": package.name, "release": committed.release, "version": committed.version}))
@@ -186,9 +182,8 @@ pub async fn enrol_again(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let name = input::target_name(&name)?;
-    let target = app.store.expect_target(&workspace, &name).await?;
+    let target = input::target(&app, &workspace, &name).await?;
+    let name = target.name.clone();
     let (token, token_hash) = new_token()?;
     let roots = app.trust.roots(&app.store).await?;
     let now = clock::now();
@@ -211,9 +206,8 @@ pub async fn revoke(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let name = input::target_name(&name)?;
-    let target = app.store.expect_target(&workspace, &name).await?;
+    let target = input::target(&app, &workspace, &name).await?;
+    let name = target.name.clone();
     let now_ms = clock::now().as_millisecond();
     let mut change = app.store.change().await?;
     change.revoke_certificates(&name, None, now_ms).await?;

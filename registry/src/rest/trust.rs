@@ -105,8 +105,7 @@ pub async fn bundle(
     State(app): State<Arc<App>>,
     Params((workspace, name)): Params<(String, String)>,
 ) -> Result<Response, Refusal> {
-    app.store.expect_workspace(&workspace).await?;
-    let target = app.store.expect_target(&workspace, &input::target_name(&name)?).await?;
+    let target = input::target(&app, &workspace, &name).await?;
     let device = &target.name;
     // A revoked device is told nothing, by whatever way.
     if target.revoked_ms.is_some() {
