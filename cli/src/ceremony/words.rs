@@ -1,14 +1,22 @@
 //! What is signed, by whom, and what is missing: in words and as JSON. Key ids are shown whole: people
 //! compare them.
 
+use std::path::Path;
+
 use jiff::Timestamp;
 use selvedge_package::Digest;
+use selvedge_signing::metadata::Head;
 use selvedge_signing::roots::{self, RootSpec};
 use selvedge_signing::signatures::Standing;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::keyring::failed;
+
+/// One signed file for people: its role, version and end.
+pub fn head(path: &Path, head: &Head) -> String {
+    format!("{}: {} version {}, expires {}", path.display(), head.role, head.version, head.expires)
+}
 
 /// A root for people: its fingerprint, its dates, and who speaks for each role.
 pub fn root(bytes: &[u8]) -> Result<(Vec<String>, Value), Failure> {

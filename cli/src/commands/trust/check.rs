@@ -43,13 +43,7 @@ pub fn run(around: &Surroundings<'_>, args: &Args) -> Result<(), Failure> {
         let first = head.role == "root" && head.version == 1;
         let root = root.as_deref().filter(|_| !first);
         let stands = standing(&bytes, root).map_err(reading)?;
-        around.out.line(format!(
-            "{}: {} version {}, expires {}",
-            path.display(),
-            head.role,
-            head.version,
-            head.expires
-        ));
+        around.out.line(words::head(&path, &head));
         let mut changes = Vec::new();
         if let (Some(root), "root") = (root, head.role.as_str()) {
             let before = RootSpec::read(root).map_err(reading)?;

@@ -182,13 +182,7 @@ fn show(around: &Surroundings<'_>, sheet: &Sheet, root: Option<&[u8]>) -> Result
     let head = &sheet.stands.head;
     let path = &sheet.path;
     let reading = |error| failed(format!("read {}", path.display()), error);
-    around.out.line(format!(
-        "{}: {} version {}, expires {}",
-        path.display(),
-        head.role,
-        head.version,
-        head.expires
-    ));
+    around.out.line(words::head(path, head));
     let mut changes = Vec::new();
     if head.role == "root" {
         let (lines, _) = words::root(&sheet.bytes)?;
