@@ -22,6 +22,9 @@ const MISSES: u32 = 3;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(6 * 3600));
 /// How often the new one is shown before another one is asked for.
 const ROUNDS: u32 = 4;
+/// How long one that has just proved itself is used at least, or a quarter of its life if that is less:
+/// where the clock is wrong, each would be due as it comes.
+const SHORTEST_USE: Duration = Duration::from_secs(3600);
 
 /// Which one is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +44,7 @@ pub enum Event {
         at: Duration,
         /// The time, as far as it is known; see [`super::certificate::Now`].
         now: Timestamp,
-        /// Since the agent's start: where nobody knows the time, a certificate ages by this.
+        /// Since the agent's start: where nobody knows the time, a certificate ages by its use in this run.
         ran: Duration,
     },
     /// A key was made, as [`Effect::MakeRequest`] asked.
@@ -83,13 +86,26 @@ pub struct Machine {
     rounds: u32,
     /// When to show the new one again.
     again: Option<Duration>,
+    /// Since when the proven one is used in this run, as time since the agent's start.
+    used_from: UsedFrom,
+}
+
+/// Since when a credential is used in this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UsedFrom {
+    /// It was there when the agent started.
+    Start,
+    /// It has just proved itself; the next tick says when that was.
+    JustNow,
+    /// This long after the start.
+    Later(Duration),
 }
 
 impl Machine {
     /// From what is kept. A new one is shown first: it was checked before it was kept.
     pub fn start(kept: Kept) -> Self {
         let using = if kept.next.is_some() { Using::Next } else { Using::Proven };
-        Self { kept, using, misses: 0, works: false, rounds: 0, again: None }
+        Self { kept, using, misses: 0, works: false, rounds: 0, again: None, used_from: UsedFrom::Start }
     }
 
     /// What is to be kept.
@@ -119,7 +135,7 @@ impl Machine {
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
         match event {
             Event::Tick { at, now, ran } => self.tick(at, now, ran),
-            Event::Made(request) if self.wants(Timestamp::MAX, Duration::ZERO) => {
+            Event::Made(request) if self.kept.next.is_none() && self.kept.request.is_none() => {
                 self.kept.request = Some(request);
                 vec![Effect::Keep]
             }
@@ -145,6 +161,9 @@ impl Machine {
                 return self.show(Using::Next, &[Effect::Connect]);
             }
         }
+        if self.used_from == UsedFrom::JustNow {
+            self.used_from = UsedFrom::Later(ran);
+        }
         if self.wants(now, ran) { vec![Effect::MakeRequest] } else { Vec::new() }
     }
 
@@ -154,7 +173,17 @@ impl Machine {
         let due = |credential: &Credential| {
             let life = credential.not_after.duration_since(credential.not_before);
             let life = Duration::try_from(life).unwrap_or_default();
-            credential.origin == Origin::Enrolment || credential.renew_at() <= now || ran >= life / 3 * 2
+            let (used, rested) = match self.used_from {
+                UsedFrom::Start => (ran, true),
+                UsedFrom::JustNow => (Duration::ZERO, false),
+                UsedFrom::Later(from) => {
+                    let used = ran.saturating_sub(from);
+                    (used, used >= SHORTEST_USE.min(life / 4))
+                }
+            };
+            credential.origin == Origin::Enrolment
+                || used >= life / 3 * 2
+                || rested && credential.renew_at() <= now
         };
         next.is_none() && request.is_none() && proven.as_ref().is_none_or(due)
     }
@@ -166,6 +195,7 @@ impl Machine {
             Using::Next if self.kept.next.is_some() => {
                 self.kept.proven = self.kept.next.take();
                 (self.using, self.rounds, self.again) = (Using::Proven, 0, None);
+                self.used_from = UsedFrom::JustNow;
                 vec![Effect::Keep]
             }
             Using::Proven if self.kept.next.is_some() && first => {

@@ -85,6 +85,11 @@ impl World {
 
     /// One attempt to connect, and all that a connection brings.
     fn attempt(&mut self) -> bool {
+        self.attempt_at(self.now)
+    }
+
+    /// The same, where the authority dates what it issues by another day than the device's.
+    fn attempt_at(&mut self, day: i64) -> bool {
         self.clock += Duration::from_secs(30);
         let shown = self.machine.shown().filter(|shown| !shown.has_expired(at(self.now)));
         let works = shown.is_some_and(|shown| self.taken.contains(&name(shown)));
@@ -92,7 +97,7 @@ impl World {
             self.feed(Event::Proven);
             self.tick();
             if let Some(request) = self.machine.kept().request.clone() {
-                let issued = credential(request.key[0], self.now, 365, Origin::Issued);
+                let issued = credential(request.key[0], day, 365, Origin::Issued);
                 self.feed(Event::Certificate(issued));
             }
         } else {
@@ -119,8 +124,9 @@ fn the_first_connection_brings_the_devices_own_certificate_and_it_is_renewed() {
     assert_eq!(world.machine.kept().request, None);
     assert_eq!(world.connects, 1);
 
-    // Nothing for two thirds of a year; then another, and so on.
+    // Nothing for two thirds of a year, by the date; then another, and so on.
     world.now += 242;
+    world.clock += DAY;
     world.attempt();
     assert_eq!(world.machine.kept().request, None, "not before its time");
     world.now += 2;
@@ -132,6 +138,34 @@ fn the_first_connection_brings_the_devices_own_certificate_and_it_is_renewed() {
     world.clock += DAY * 244;
     world.attempt();
     assert!(world.has(3), "{:?}", world.disk);
+}
+
+/// A device that runs for years asks as often as its certificates' lives say: without a clock that tells
+/// the time, with one, and with one that is so wrong that every certificate is due when it comes.
+#[test]
+fn in_a_long_run_none_is_asked_for_before_its_time() {
+    // One that has just come is used for an hour, however wrong the clock is.
+    for (clock, most) in [("none", 16), ("right", 16), ("ahead", 3650)] {
+        let mut world = World::new();
+        world.taken.extend(1..=255);
+        world.attempt();
+        world.attempt();
+        let mut asked = 0;
+        for day in 1..3650 {
+            world.clock += DAY;
+            world.now = match clock {
+                "none" => 1,
+                "right" => day,
+                _ => day + 300,
+            };
+            for _ in 0..5 {
+                world.made = 0;
+                world.attempt_at(day);
+                asked += usize::from(world.made);
+            }
+        }
+        assert!((10..=most).contains(&asked), "{clock}: {asked} certificates in ten years");
+    }
 }
 
 #[test]
