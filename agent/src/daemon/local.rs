@@ -10,7 +10,7 @@ use super::Daemon;
 use crate::clock;
 use crate::failure::chain;
 use crate::import::{self, ImportError, Permit};
-use crate::status::{Question, Step};
+use crate::status::{Question, Status, Step, root_versions};
 use crate::store::StoreError;
 use crate::trust_show::Held;
 use crate::verify::{self, Refused};
@@ -36,6 +36,34 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    fn status(&mut self) -> Status {
+        let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
+        let certificate = self.certificate_trouble(self.now().at);
+        let full = self.full.trouble();
+        let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
+        Status {
+            device: self.identity.device.clone(),
+            kind: self.identity.kind,
+            agent: Some(std::process::id()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            broker: self.identity.broker.clone(),
+            connected: self.link.is_connected(),
+            enrolled: self.identity.enrolled,
+            detached: self.identity.detached,
+            public_key: hex::encode(self.reporter.public_key().0),
+            certificate: self.certificate(),
+            clock: clock::trusted(),
+            image_root,
+            director_root,
+            reports_waiting: self.store.database().rows_waiting().unwrap_or(0),
+            chunks: self.activation.chunks(),
+            trouble: trouble.into_iter().flatten().cloned().collect(),
+            host: self.activation.host().cloned(),
+            state: self.activation.report(self.refused.clone(), self.fresh),
+        }
     }
 
     fn judge(&mut self, bundle: &MetadataBundle, device: Option<&DeviceId>) -> Result<Permit, ImportError> {

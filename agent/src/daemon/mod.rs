@@ -7,52 +7,45 @@
 
 mod credentials;
 mod full;
+mod host;
 mod link;
 mod local;
 mod messages;
+mod say;
+mod start;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_mqtt::{AddressError, BrokerAddress, Inbox, Incoming};
 use selvedge_package::trust::TrustState;
 use selvedge_protocol::envelope::Body;
-use selvedge_protocol::message::{Accepted, Birth, COMMANDS, DeviceState, Heartbeat, INFER, ReportBody};
+use selvedge_protocol::message::DeviceState;
 use selvedge_protocol::topic::Kind;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::activate::{Activation, Outcome, Parts, Told};
+use crate::activate::{Activation, Outcome, Told};
+use crate::clock;
 use crate::clock::Floor;
 use crate::config::Config;
 use crate::credential::Machine;
 use crate::enrolment::Enrolment;
 use crate::failure::chain;
-use crate::fetch::Hardware;
-use crate::identity::{Established, Identity, IdentityError, next_epoch};
-use crate::import::Taker;
+use crate::identity::{Identity, IdentityError};
 use crate::lock::{Lock, LockError};
-use crate::memory::Memory;
 use crate::remote::{Done, Logs, Rate, Remote};
 use crate::report::Reporter;
-use crate::status::{Question, Status, root_versions};
-use crate::store::{RealDisk, Replaces, Store, StoreError};
-use crate::supervise::{
-    Farewell, HostEvent, HostProgram, ListenError, Options, Probe, Supervisor, listen_privately,
-};
-use crate::{clock, facts, status};
+use crate::status::Question;
+use crate::store::{Store, StoreError};
+use crate::supervise::{Farewell, HostEvent, ListenError, Supervisor};
 
 use credentials::Asking;
 use full::Full;
-use link::{Due, Link};
+use link::Link;
 
-/// Largest block that the agent takes, in bytes.
-const LARGEST_BLOCK: u32 = 65536;
 /// How often mere progress is reported.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Lines in a row about what comes from outside, and one more every so often.
-const NOISE: (u32, Duration) = (20, Duration::from_secs(30));
 /// Wait for an earlier agent to end, before it counts as running.
 const LOCK: Duration = Duration::from_secs(1);
 /// Wait before another try to start on a full disk.
@@ -218,132 +211,6 @@ struct Daemon {
 }
 
 impl Daemon {
-    async fn start(
-        config: &Config,
-        enrolment: Option<Enrolment>,
-        logs: Logs,
-    ) -> Result<(Self, Sources), DaemonError> {
-        let system = |action| move |source| DaemonError::System { action, source };
-        let store = Store::open(Arc::new(RealDisk), &config.data)?;
-        let run = config.data.join("run");
-        make_private(&run).map_err(system("make the run directory"))?;
-        make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
-        let Established { mut identity, trust, credentials, distrust, unshown } =
-            Identity::establish(&store, enrolment.as_ref())?;
-        if let Some(why) = &distrust {
-            tracing::error!("nothing is accepted: {why}");
-        }
-        let key = Arc::new(identity.key(&store)?);
-        let epoch = next_epoch(store.database(), clock::system_ms() / 1000)?;
-        let broker: BrokerAddress = identity
-            .broker
-            .parse()
-            .map_err(|source| DaemonError::Broker { address: identity.broker.clone(), source })?;
-
-        let (questioned, questions) = mpsc::channel(4);
-        let listener = listen_privately(&run.join("agent.sock"))?;
-        let listener = tokio::net::UnixListener::from_std(listener).map_err(system("use agent.sock"))?;
-        tokio::spawn(status::answer(listener, questioned, Taker::new(store.clone())));
-
-        let host_program = HostProgram {
-            binary: config.host_binary.clone(),
-            modules: config.modules.clone(),
-            onnxruntime: config.onnxruntime.clone(),
-        };
-        let options = Options {
-            data: config.data.clone(),
-            http: config.http,
-            launcher: "/proc/self/exe".into(),
-            host: host_program.clone(),
-            outlives: config.host_outlives,
-        };
-        let (host_events, host) = mpsc::channel(16);
-        let supervisor = Supervisor::start(options, host_events).await?;
-
-        let memory_mib = facts::memory_mib().unwrap_or(u64::from(u32::MAX));
-        let (outcome, outcomes) = mpsc::unbounded_channel();
-        let parts = Parts {
-            store: store.clone(),
-            hardware: Hardware { architecture: std::env::consts::ARCH, memory_mib },
-            client: supervisor.client().clone(),
-            probe: Probe {
-                launcher: "/proc/self/exe".into(),
-                host: host_program,
-                log: config.data.join("host.log"),
-                patience: config.probe,
-                memory: config.probe_memory.unwrap_or((memory_mib << 20) / 4 * 3),
-                sampled: Memory::default(),
-            },
-            memory: Memory::default(),
-            load: config.load,
-            outcomes: outcome,
-        };
-        let mut activation = Activation::resume(parts, rand::random())?;
-        // Newest intent that was ever accepted, in case the agent was killed right after accepting.
-        let mut fresh = None;
-        let floor = Floor::default();
-        if let Some(trust) = &trust {
-            floor.raise(trust.floor());
-            match trust.desired(&identity.device) {
-                Ok(Some(desired)) => {
-                    activation.desire(trust, &desired)?;
-                    // It was signed before this run had a nonce.
-                    fresh = Some(false);
-                }
-                Ok(None) => {}
-                Err(error) => tracing::error!("the accepted desired state cannot be read: {}", chain(&error)),
-            }
-        }
-        let reporter = Reporter::new(store.clone(), identity.device.clone(), Arc::clone(&key), epoch)?;
-        let link = Link::new(identity.device.clone(), key, epoch, config.heartbeat);
-        let (carried, done) = mpsc::unbounded_channel();
-        let remote = Remote::new(logs, config.data.join("host.log"), epoch, carried);
-        let nonce: [u8; 16] = rand::random();
-        let mut daemon = Self {
-            store,
-            identity,
-            trust,
-            floor,
-            broker,
-            credentials: Machine::start(credentials),
-            asking: Asking::default(),
-            started: clock::since_boot(),
-            activation,
-            reporter,
-            link,
-            remote,
-            noise: Rate::new(NOISE.0, NOISE.1),
-            nonce: nonce.to_vec(),
-            said_accepted: false,
-            refused: None,
-            fresh,
-            latched: distrust,
-            offline: Some("not connected yet".to_owned()),
-            hostless: Some("the host is starting".to_owned()),
-            unenrolled: None,
-            unshown,
-            reported: None,
-            reported_at: Duration::ZERO,
-            refused_at: None,
-            introduced_at: None,
-            told: VecDeque::new(),
-            full: Full::default(),
-            dirty: true,
-        };
-        let begun = daemon.report_facts().and_then(|()| daemon.activation.pursue());
-        begun.or_else(|error| daemon.wait_for_room(error))?;
-        if let Some(why) = daemon.latched.clone() {
-            daemon.told.push_back(Told { kind: "trust-fault", package: None, what: why });
-        }
-        let inbox = daemon.open_link();
-        Ok((daemon, Sources { inbox, host, outcomes, questions, done, supervisor }))
-    }
-
-    /// Whether the registry listens to more than an enrolment.
-    fn may_talk(&self) -> bool {
-        self.link.is_connected() && (self.identity.enrolled || self.said_accepted)
-    }
-
     /// Carries on what the last event left to be done.
     fn settle(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
@@ -394,121 +261,6 @@ impl Daemon {
         [self.activation.wake_at(), self.link.wake_at(), rows, room, certificate].into_iter().flatten().min()
     }
 
-    /// Reports what the device runs, where that has changed.
-    fn report_state(&mut self, now: Duration) -> Result<(), StoreError> {
-        self.reported_at = now;
-        let state = self.activation.report(self.refused.clone(), self.fresh);
-        if self.reported.as_ref() != Some(&state) {
-            self.reporter.push(ReportBody::State(state.clone()), Replaces::State)?;
-            self.reported = Some(state);
-        }
-        self.dirty = false;
-        Ok(())
-    }
-
-    fn report_facts(&mut self) -> Result<(), StoreError> {
-        let facts = facts::gather(self.store.root(), self.activation.host());
-        self.reporter.push(ReportBody::Facts(facts), Replaces::Facts)
-    }
-
-    fn speak(&mut self, due: Due) {
-        let generation = self.activation.state().generation;
-        let desired = self.trust.as_ref().map_or(0, TrustState::sequence);
-        if !self.identity.enrolled {
-            let token = self.identity.token.clone();
-            self.enrol(&token);
-            if !self.said_accepted {
-                return;
-            }
-        }
-        match due {
-            Due::Heartbeat => {
-                self.link.say(Kind::Heartbeat, Body::Heartbeat(Heartbeat { generation, desired }))
-            }
-            Due::Introduction => {
-                let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
-                let accepted = self.trust.as_ref().map(TrustState::accepted_versions);
-                let (image, director) = accepted.unwrap_or_default();
-                let birth = Birth {
-                    agent: env!("CARGO_PKG_VERSION").to_owned(),
-                    capabilities: vec![COMMANDS.to_owned(), INFER.to_owned()],
-                    largest_block: LARGEST_BLOCK,
-                    generation,
-                    desired,
-                    image_root,
-                    director_root,
-                    nonce: self.nonce.clone(),
-                    accepted: Accepted { image, director },
-                };
-                self.link.say(Kind::Birth, Body::Birth(birth));
-            }
-        }
-    }
-
-    fn host(&mut self, event: HostEvent) -> Result<(), StoreError> {
-        self.dirty = true;
-        match event {
-            HostEvent::Up { status, adopted } => {
-                tracing::info!(pid = status.pid, http = %status.http, adopted, "the host answers");
-                self.hostless = None;
-                self.activation.host_up(status)?;
-                self.report_facts()
-            }
-            HostEvent::Noticed(event) if event.fatal => {
-                self.reporter.event("host-fatal", Some(&event.package.name), event.what)
-            }
-            HostEvent::Noticed(event) => {
-                tracing::debug!(package = %event.package.name, what = %event.what, "the host says");
-                self.activation.noticed()
-            }
-            HostEvent::Down { what, named, crashed } => {
-                let why = format!("the host ended: {what}");
-                // One that never comes up is reported once, not at every try.
-                if self.hostless.as_ref() != Some(&why) {
-                    self.reporter.event("host-died", None, why.clone())?;
-                    self.hostless = Some(why);
-                }
-                self.activation.host_down(&named, crashed)
-            }
-            HostEvent::Replaced(why) => self.reporter.event("host-replaced", None, why),
-            HostEvent::Trouble(why) => {
-                if self.hostless.as_ref() != Some(&why) {
-                    self.reporter.event("host-trouble", None, why.clone())?;
-                    self.hostless = Some(why);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn status(&mut self) -> Status {
-        let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
-        let certificate = self.certificate_trouble(self.now().at);
-        let full = self.full.trouble();
-        let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
-        Status {
-            device: self.identity.device.clone(),
-            kind: self.identity.kind,
-            agent: Some(std::process::id()),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            broker: self.identity.broker.clone(),
-            connected: self.link.is_connected(),
-            enrolled: self.identity.enrolled,
-            detached: self.identity.detached,
-            public_key: hex::encode(self.reporter.public_key().0),
-            certificate: self.certificate(),
-            clock: clock::trusted(),
-            image_root,
-            director_root,
-            reports_waiting: self.store.database().rows_waiting().unwrap_or(0),
-            chunks: self.activation.chunks(),
-            trouble: trouble.into_iter().flatten().cloned().collect(),
-            host: self.activation.host().cloned(),
-            state: self.activation.report(self.refused.clone(), self.fresh),
-        }
-    }
-
     /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
     async fn stop(mut self, config: &Config, mut sources: Sources) {
         tracing::info!(chunks = self.activation.chunks(), "the agent ends");
@@ -525,9 +277,4 @@ impl Daemon {
         let (_, ()) = tokio::join!(tokio::time::timeout(GOODBYE, goodbye), sources.supervisor.stop(farewell));
         let _ = std::fs::remove_file(config.data.join("run/agent.sock"));
     }
-}
-
-fn make_private(path: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
