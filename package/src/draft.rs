@@ -13,6 +13,7 @@ use crate::limits::Limits;
 use crate::manifest::{Acceptance, Activation, Manifest, Model, Module, Requires, Tolerance};
 use crate::name::{FilePath, PackageName};
 use crate::nearest::nearest;
+use crate::origin::Origin;
 use crate::rules::{self, ManifestError};
 use crate::tensor::TensorSpec;
 
@@ -37,6 +38,7 @@ pub struct Draft {
     pub acceptance: DraftAcceptance,
     pub activation: Activation,
     pub settings: BTreeMap<String, String>,
+    pub sources: Vec<Origin>,
 }
 
 /// Acceptance rules that may still lack cases.
@@ -108,6 +110,7 @@ impl Draft {
             acceptance,
             activation: self.activation,
             settings: self.settings,
+            sources: self.sources,
         };
         rules::check(&manifest, &Limits::PACKAGE).map_err(DraftError::Rule)?;
         Ok(manifest)

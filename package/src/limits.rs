@@ -32,6 +32,8 @@ pub struct Limits {
     pub setting_key_bytes: usize,
     /// Bytes of a setting's value.
     pub setting_value_bytes: usize,
+    /// Web servers that have the blobs, too: connections to more and more hosts.
+    pub sources: usize,
     /// Bytes of `description` and of `license`: filling tables and consoles.
     pub text_bytes: usize,
     /// Labels and architectures that a package may require, and labels' lengths.
@@ -66,6 +68,7 @@ impl Limits {
         settings: 64,
         setting_key_bytes: 63,
         setting_value_bytes: 4 << 10,
+        sources: 8,
         text_bytes: 1 << 10,
         requirements: 32,
         memory_mib: 4096,

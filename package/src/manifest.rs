@@ -9,6 +9,7 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 
 use crate::name::{FilePath, PackageName};
+use crate::origin::Origin;
 use crate::tensor::TensorSpec;
 
 /// The manifest, version 1 of its format.
@@ -55,6 +56,9 @@ pub struct Manifest {
     /// Settings that a deployment may override, with their defaults; a module reads them as `config`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
+    /// Web servers that have the package's blobs, too. Devices ask them first, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Origin>,
 }
 
 /// What a device must have to be offered the package.

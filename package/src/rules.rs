@@ -156,6 +156,7 @@ pub fn check(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> 
     let most = u64::from(limits.probation_seconds);
     within("activation.probation-seconds", manifest.activation.probation_seconds.into(), 0, most)?;
     check_settings("settings", &manifest.settings, limits)?;
+    check_sources(manifest, limits)?;
     few("files", files(manifest)?.len(), limits.files)
 }
 
@@ -185,6 +186,18 @@ pub fn check_settings(
         }
     }
     Ok(())
+}
+
+fn check_sources(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
+    let sources = &manifest.sources;
+    few("sources", sources.len(), limits.sources)?;
+    match sources.iter().enumerate().find(|(n, source)| sources[..*n].contains(source)) {
+        Some((_, twice)) => {
+            let name = twice.as_str().chars().take(80).collect();
+            Err(ManifestError::Duplicate { field: "sources", name })
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_requires(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {

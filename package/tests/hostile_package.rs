@@ -280,6 +280,23 @@ fn indexes_that_are_missing_superfluous_or_misfit_are_refused() {
 }
 
 #[test]
+fn sources_are_few_different_and_well_formed() {
+    let source = |n: usize| format!("https://files.example/{n}/{{digest}}");
+    let manifest = changed(|_, m| m["sources"] = json!((0..8).map(source).collect::<Vec<_>>())).unwrap();
+    assert_eq!(manifest.manifest().sources.len(), 8);
+    check_manifest("`sources` has 9 entries", |m| {
+        m["sources"] = json!((0..9).map(source).collect::<Vec<_>>());
+    });
+    check_manifest("`sources` has `https://files.example/1/{digest}` twice", |m| {
+        m["sources"] = json!([source(1), source(2), source(1)]);
+    });
+    for bad in ["file:///etc/passwd/{digest}", "https://files.example/", "https://a:b@files.example/{digest}"]
+    {
+        check_manifest("cannot be a source", |m| m["sources"] = json!([bad]));
+    }
+}
+
+#[test]
 fn numbers_and_texts_have_limits() {
     check_manifest("format 2", |m| m["format"] = json!(2));
     check_manifest("`release` is 0", |m| m["release"] = json!(0));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use selvedge_control::Loaded;
-use selvedge_package::{FilePath, PackageName};
+use selvedge_package::{FilePath, Origin, PackageName};
 use semver::Version;
 use serde_json::json;
 
@@ -49,6 +49,10 @@ pub struct Args {
     /// An acceptance case (JSON, docs/package.md), added to the manifest's; may be repeated
     #[arg(long = "case", value_name = "FILE")]
     pub cases: Vec<PathBuf>,
+    /// A web server that has the package's blobs, too, like https://files.example/blobs/sha256/{digest}; devices ask
+    /// it before the registry. Added to the manifest's; may be repeated
+    #[arg(long = "source", value_name = "URL")]
+    pub sources: Vec<Origin>,
     /// Where to write it [default: NAME-VERSION-rN.pkg here]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -160,6 +164,11 @@ fn apply(authored: &mut Authored, args: &Args) -> Result<(), Failure> {
     draft.min_release = args.min_release.unwrap_or(draft.min_release);
     if let Some(description) = &args.description {
         draft.description.clone_from(description);
+    }
+    for source in &args.sources {
+        if !draft.sources.contains(source) {
+            draft.sources.push(source.clone());
+        }
     }
     if let Some(module) = &args.module {
         let path = given_path(module, "")?;
