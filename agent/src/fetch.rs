@@ -6,7 +6,7 @@
 
 use selvedge_deployment::{Release, Rules};
 use selvedge_package::bundle::{self, Bundle};
-use selvedge_package::chunks::{ChunkIndex, index_size};
+use selvedge_package::chunks::{ChunkError, ChunkIndex};
 use selvedge_package::limits::Limits;
 use selvedge_package::{Digest, PackageName};
 
@@ -19,7 +19,7 @@ pub enum Stock {
     /// Something is to be fetched.
     Lacks {
         /// To be fetched now; there may be more once they have come.
-        blobs: Vec<(Digest, ChunkIndex)>,
+        blobs: Vec<Lacking>,
         /// Bytes of the package that still have to be written, as far as that is known.
         bytes: u64,
         /// Bytes that must stay free besides.
@@ -34,6 +34,26 @@ pub enum Stock {
         /// For people.
         what: String,
     },
+}
+
+/// A blob that is to be fetched. Its index stays on disk until its turn comes: that of 2 GiB has a
+/// megabyte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lacking {
+    /// Which.
+    pub digest: Digest,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its chunk index, which is stored; `None` for a blob that needs none.
+    pub index: Option<Digest>,
+}
+
+impl Lacking {
+    /// A blob of at most one chunk.
+    fn small(digest: Digest, size: u64) -> Result<Self, ChunkError> {
+        ChunkIndex::without_index(digest, size)?;
+        Ok(Self { digest, size, index: None })
+    }
 }
 
 /// What the device is, as far as packages may ask for it.
@@ -71,8 +91,8 @@ fn look(
     let limits = &Limits::PACKAGE;
     let unusable = |reason, what: String| Ok(Stock::Unusable { reason, what });
     if !store.has(&release.digest)? {
-        return match ChunkIndex::without_index(release.digest, release.length) {
-            Ok(index) => Ok(lacks(release.digest, index)),
+        return match Lacking::small(release.digest, release.length) {
+            Ok(blob) => Ok(lacks(blob)),
             Err(error) => unusable("bad-manifest", format!("its OCI manifest is too large: {error}")),
         };
     }
@@ -85,8 +105,8 @@ fn look(
         Err(error) => return unusable("bad-manifest", chain(&error)),
     };
     if !store.has(&oci.config.digest)? {
-        return match ChunkIndex::without_index(oci.config.digest, oci.config.size) {
-            Ok(index) => Ok(lacks(oci.config.digest, index)),
+        return match Lacking::small(oci.config.digest, oci.config.size) {
+            Ok(blob) => Ok(lacks(blob)),
             Err(error) => unusable("bad-manifest", format!("its config is too large: {error}")),
         };
     }
@@ -106,17 +126,16 @@ fn look(
         if store.has(&blob.digest)? {
             continue;
         }
-        let index = match bundle.index_of(&blob.digest) {
-            None => ChunkIndex::without_index(blob.digest, blob.size),
+        let lacking = match bundle.index_of(&blob.digest) {
+            None => Lacking::small(blob.digest, blob.size),
             Some(index) if store.has(&index.digest)? => {
-                let most = index_size(blob.size).unwrap_or(0);
-                ChunkIndex::parse(&store.read_small(&index.digest, most)?, blob.size)
+                Ok(Lacking { digest: blob.digest, size: blob.size, index: Some(index.digest) })
             }
             // It comes with the next look, once its index is there.
             Some(_) => continue,
         };
-        match index {
-            Ok(index) => blobs.push((blob.digest, index)),
+        match lacking {
+            Ok(blob) => blobs.push(blob),
             Err(error) => return unusable("bad-index", error.to_string()),
         }
     }
@@ -128,9 +147,8 @@ fn look(
 }
 
 /// A manifest is lacking: nothing is known of the rest.
-fn lacks(digest: Digest, index: ChunkIndex) -> Stock {
-    let bytes = index.size();
-    Stock::Lacks { blobs: vec![(digest, index)], bytes, besides: 0 }
+fn lacks(blob: Lacking) -> Stock {
+    Stock::Lacks { blobs: vec![blob], bytes: blob.size, besides: 0 }
 }
 
 /// Bytes that a package wants free beyond itself.

@@ -25,7 +25,7 @@ fn connected(size: u64) -> Plan {
 }
 
 fn asks(plan: &mut Plan, at: Duration) -> Vec<Need> {
-    std::iter::from_fn(|| plan.ask(at)).collect()
+    std::iter::from_fn(|| plan.ask(at, u32::MAX)).collect()
 }
 
 fn numbers(needs: &[Need], size: u64) -> Vec<u32> {
@@ -45,12 +45,12 @@ fn deliver(plan: &mut Plan, at: Duration, number: u32) {
 #[test]
 fn nothing_is_asked_without_a_connection() {
     let mut plan = plan(1_000_000);
-    assert_eq!(plan.ask(ms(0)), None);
+    assert_eq!(plan.ask(ms(0), u32::MAX), None);
     assert_eq!(plan.wake_at(), None);
     plan.step(ms(1), Event::Connected);
-    assert!(plan.ask(ms(1)).is_some());
+    assert!(plan.ask(ms(1), u32::MAX).is_some());
     plan.step(ms(2), Event::Disconnected);
-    assert_eq!(plan.ask(ms(999_999)), None);
+    assert_eq!(plan.ask(ms(999_999), u32::MAX), None);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn lost_blocks_are_asked_for_again_after_a_timeout_that_grows() {
         assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
         let wake = plan.wake_at().expect("a timeout");
         plan.step(wake - ms(1), Event::Tick);
-        assert_eq!(plan.ask(wake - ms(1)), None, "too early");
+        assert_eq!(plan.ask(wake - ms(1), u32::MAX), None, "too early");
         plan.step(wake, Event::Tick);
         waits.push(wake - at);
         at = wake;
@@ -147,7 +147,7 @@ fn a_registry_that_is_back_is_asked_at_once() {
     assert!(patience < Duration::from_secs(5), "{patience:?}");
     // A healthy transfer is not disturbed by it.
     plan.step(at + ms(1), Event::Heard);
-    assert_eq!(plan.ask(at + ms(1)), None);
+    assert_eq!(plan.ask(at + ms(1), u32::MAX), None);
 }
 
 #[test]
@@ -171,10 +171,10 @@ fn busy_is_respected_and_bounded() {
     let mut plan = connected(size);
     asks(&mut plan, ms(0));
     plan.step(ms(100), Event::Busy(ms(2000)));
-    assert_eq!(plan.ask(ms(2099)), None);
+    assert_eq!(plan.ask(ms(2099), u32::MAX), None);
     let wake = plan.wake_at().expect("an end of the pause");
     assert!((ms(2100)..=ms(2600)).contains(&wake), "{wake:?}");
-    assert!(plan.ask(wake).is_some());
+    assert!(plan.ask(wake, u32::MAX).is_some());
     plan.step(wake, Event::Busy(Duration::from_millis(u32::MAX.into())));
     assert!(plan.wake_at().expect("an end") < wake + Duration::from_secs(400));
 }
@@ -187,7 +187,7 @@ fn unknown_counts_once_a_request_and_a_block_clears_it() {
     plan.step(ms(10), Event::Unknown);
     plan.step(ms(11), Event::Unknown);
     assert_eq!(plan.unknown(), 1);
-    assert_eq!(plan.ask(ms(500)), None, "it waits");
+    assert_eq!(plan.ask(ms(500), u32::MAX), None, "it waits");
     let wake = plan.wake_at().expect("an end of the pause");
     let needs = asks(&mut plan, wake);
     plan.step(wake, Event::Unknown);

@@ -1,11 +1,12 @@
 //! The driver of the deployment state machine: writes each step down, then does what follows from it.
 //!
 //! `selvedge_deployment` decides; this persists its state, derives what is to be done from it, and
-//! does that: fetches through [`crate::transfer`] ([`pull`]), probes and loads through the host
+//! does that: fetches through [`crate::transfer`] ([`pull`], [`carry`]), probes and loads through the host
 //! ([`operate`]), and feeds back what came of it ([`outcome`]). Nothing here remembers what must not
 //! be forgotten: after a kill the same effects are derived from the stored state. One thing is done
 //! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
 
+mod carry;
 mod host;
 mod make_way;
 mod operate;
@@ -13,6 +14,7 @@ mod outcome;
 mod pull;
 mod rest;
 mod tell;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,11 +34,13 @@ use crate::supervise::Probe;
 use crate::transfer::Transfers;
 use crate::verify;
 
+use carry::Wanted;
 use host::HostView;
 use operate::{Operation, Probing};
 pub use outcome::Outcome;
 use rest::{Rest, Rests};
 pub use tell::Told;
+use turns::Turns;
 
 /// What the driver needs.
 #[derive(Debug)]
@@ -90,7 +94,11 @@ pub struct Activation {
     /// Releases that are being fetched, as of the last look at the store.
     fetching: Vec<(PackageName, Release)>,
     /// Blobs wanted as of the last look.
-    wanted: BTreeSet<Digest>,
+    wanted: BTreeMap<Digest, Wanted>,
+    /// Whose turn it is.
+    turns: Turns,
+    /// Blobs that are being opened, what is there of them being looked at.
+    opening: BTreeSet<Digest>,
     /// Blobs that are being moved into their place.
     storing: BTreeSet<Digest>,
     /// Whether the store has to be looked at again.
@@ -125,7 +133,9 @@ impl Activation {
             rests: Rests::default(),
             transfers: Transfers::new(seed),
             fetching: Vec::new(),
-            wanted: BTreeSet::new(),
+            wanted: BTreeMap::new(),
+            turns: Turns::default(),
+            opening: BTreeSet::new(),
             storing: BTreeSet::new(),
             look: true,
             watched: Duration::ZERO,
@@ -276,7 +286,8 @@ impl Activation {
         }
         let mut keep = stored(&self.state);
         keep.extend(self.parts.store.prefetched()?);
-        if self.kept.as_ref() == Some(&keep) || !self.storing.is_empty() || self.operation.is_some() {
+        let busy = !self.opening.is_empty() || !self.storing.is_empty() || self.operation.is_some();
+        if busy || self.kept.as_ref() == Some(&keep) {
             return Ok(());
         }
         let needed = self.state.slots.iter().flat_map(|(name, slot)| {
@@ -325,7 +336,7 @@ impl Activation {
         // What is left over may be what fills the disk.
         self.kept = None;
         if self.rests.begin(Rest::Package(package.clone()), clock::since_boot()) {
-            self.tell(pull::disk_trouble(&error), Some(package), why);
+            self.tell(carry::disk_trouble(&error), Some(package), why);
         }
         Ok(())
     }
@@ -396,7 +407,7 @@ impl Activation {
     pub fn clear_out(&mut self) -> Result<(), StoreError> {
         let mut keep = stored(&self.state);
         keep.extend(self.parts.store.prefetched()?);
-        if self.storing.is_empty() && self.operation.is_none() {
+        if self.opening.is_empty() && self.storing.is_empty() && self.operation.is_none() {
             self.parts.store.collect(&keep)?;
         }
         Ok(())

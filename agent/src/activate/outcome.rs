@@ -4,12 +4,13 @@ use selvedge_control::{ClientError, HostStatus, Loaded, PackageRef, PackageState
 use selvedge_deployment::{Event, Release};
 use selvedge_package::{Digest, PackageName};
 
+use super::carry::OpenError;
 use super::operate::{Answer, Role, Work};
 use super::rest::Rest;
 use super::{Activation, HostView};
 use crate::clock;
 use crate::failure::chain;
-use crate::store::StoreError;
+use crate::store::{Partial, StoreError};
 use crate::supervise::Probed;
 
 /// What came of something that was started.
@@ -31,6 +32,13 @@ pub enum Outcome {
         /// Bytes of memory that it had at most.
         peak: u64,
     },
+    /// Of beginning or resuming a blob.
+    Opened {
+        /// The blob.
+        digest: Digest,
+        /// What is there of it.
+        result: Result<Partial, OpenError>,
+    },
     /// Of putting a blob into its place.
     Stored {
         /// The blob.
@@ -44,7 +52,8 @@ impl Activation {
     /// Takes what came of something. What was given up meanwhile is ignored.
     pub fn take(&mut self, outcome: Outcome) -> Result<(), StoreError> {
         match outcome {
-            Outcome::Stored { digest, result } => self.stored(digest, result),
+            Outcome::Opened { digest, result } => self.opened(digest, result)?,
+            Outcome::Stored { digest, result } => self.stored(digest, result)?,
             Outcome::Probed { number, probed, peak } => {
                 if let Some(probing) = self.probing.take_if(|probing| probing.number == number) {
                     self.probed(probing.package.clone(), probing.digest, probed, peak)?;

@@ -1,4 +1,4 @@
-//! Fetching: from releases that are wanted to blobs in the store.
+//! Fetching: from releases that are wanted to the blobs that are to be carried ([`super::carry`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use selvedge_deployment::{Effect, Event};
 use selvedge_package::{Digest, PackageName};
 
+use super::Activation;
+use super::carry::Wanted;
 use super::rest::Rest;
-use super::{Activation, Outcome};
 use crate::clock;
 use crate::failure::chain;
 use crate::fetch::{Stock, besides, rules, stock};
-use crate::store::{MARGIN, Partial, StoreError};
-use crate::transfer::{Action, Failure, PullError};
+use crate::store::{MARGIN, StoreError};
+use crate::transfer::PullError;
 
 impl Activation {
     /// Looks at what is stored of the releases that are to be fetched, and starts and stops
@@ -26,11 +27,11 @@ impl Activation {
             })
             .collect();
         if !self.look && releases == self.fetching {
-            return Ok(());
+            return self.fill(now);
         }
         self.look = false;
         self.fetching.clone_from(&releases);
-        let mut lacks = BTreeMap::new();
+        let mut lacks: BTreeMap<Digest, Wanted> = BTreeMap::new();
         let mut room = self.parts.store.free().saturating_sub(MARGIN);
         for (package, release) in releases {
             let digest = release.digest;
@@ -51,7 +52,12 @@ impl Activation {
                     let besides = if self.is_committed(&package, &digest) { 0 } else { besides };
                     if self.has_room(&package, bytes, besides, room, now) {
                         room = room.saturating_sub(bytes);
-                        lacks.extend(blobs);
+                        for blob in blobs {
+                            let damaged = self.wanted.get(&blob.digest).map_or(0, |wanted| wanted.damaged);
+                            let wanted = || Wanted { blob, packages: Vec::new(), damaged };
+                            let needed = lacks.entry(blob.digest).or_insert_with(wanted);
+                            needed.packages.push((package.clone(), digest));
+                        }
                     }
                 }
                 Stock::Whole(bundle) => {
@@ -74,33 +80,17 @@ impl Activation {
             }
         }
         let stale: Vec<Digest> =
-            self.wanted.iter().filter(|digest| !lacks.contains_key(digest)).copied().collect();
+            self.wanted.keys().filter(|digest| !lacks.contains_key(digest)).copied().collect();
+        self.wanted = lacks;
         for digest in stale {
-            let (_, actions) = self.transfers.cancel(now, &digest);
-            self.follow(actions, now);
+            drop(self.stop_transfer(&digest, now));
         }
-        self.wanted = lacks.keys().copied().collect();
-        self.rests.keep_blobs(|digest| lacks.contains_key(digest));
-        for (digest, index) in lacks {
-            let busy = self.transfers.contains(&digest) || self.storing.contains(&digest);
-            if busy || self.rests.has(&Rest::Blob(digest), now) {
-                continue;
-            }
-            let partial = match self.parts.store.partial(digest, index) {
-                Ok(partial) => partial,
-                Err(error) => {
-                    self.not_kept(digest, &error, now);
-                    continue;
-                }
-            };
-            if partial.is_whole() {
-                self.put_in_place(digest, partial);
-            } else {
-                let actions = self.transfers.add(now, digest, partial);
-                self.follow(actions, now);
-            }
-        }
-        Ok(())
+        self.rests.keep_blobs(|digest| self.wanted.contains_key(digest));
+        let needed = |package: &PackageName| {
+            self.wanted.values().flat_map(|wanted| &wanted.packages).any(|(other, _)| other == package)
+        };
+        self.turns.keep(needed);
+        self.fill(now)
     }
 
     fn is_committed(&self, package: &PackageName, digest: &Digest) -> bool {
@@ -147,11 +137,9 @@ impl Activation {
     /// trial, and nothing is tried until then.
     pub fn make_room(&mut self, until: Duration) {
         let now = clock::since_boot();
-        for digest in std::mem::take(&mut self.wanted) {
-            let (target, actions) = self.transfers.cancel(now, &digest);
+        for digest in std::mem::take(&mut self.wanted).into_keys() {
             // Its space is free when nobody has it open.
-            drop(target);
-            self.follow(actions, now);
+            drop(self.stop_transfer(&digest, now));
             // One that is whole is being moved into its place.
             if !self.storing.contains(&digest)
                 && let Err(error) = self.parts.store.discard_partial(&digest)
@@ -201,7 +189,10 @@ impl Activation {
         let now = clock::since_boot();
         let actions = self.transfers.frame(now, payload);
         self.follow(actions, now);
-        if self.look { self.pursue() } else { Ok(()) }
+        if self.look {
+            return self.pursue();
+        }
+        self.fill(now)
     }
 
     /// How far the running transfers are.
@@ -213,76 +204,4 @@ impl Activation {
     pub fn chunks(&self) -> u64 {
         self.transfers.chunks()
     }
-
-    /// Does what the transfers ask for.
-    pub(super) fn follow(&mut self, actions: Vec<Action<Partial>>, now: Duration) {
-        for action in actions {
-            match action {
-                Action::Publish(need) => self.errands.needs.push(need),
-                Action::Done { digest, target } => self.put_in_place(digest, target),
-                Action::Pulled { bytes, .. } => self.errands.pulled.push(bytes),
-                Action::Failed { digest, why: Failure::Keep(error), .. } => {
-                    self.not_kept(digest, &error, now)
-                }
-                // A desired state is offered again; it needs no rest, and its digest is anyone's.
-                Action::Failed { digest, why, target: None } => {
-                    tracing::debug!(%digest, "{}", chain(&why));
-                }
-                Action::Failed { digest, why, target: Some(_) } => {
-                    tracing::warn!(%digest, "{}", chain(&why));
-                    if self.rests.begin(Rest::Blob(digest), now) {
-                        let what = format!("blob {digest} cannot be fetched: {}", chain(&why));
-                        self.tell(why.reason(), None, what);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Hashes the whole blob and moves it into its place, beside the event loop: it may be large.
-    fn put_in_place(&mut self, digest: Digest, partial: Partial) {
-        self.storing.insert(digest);
-        let outcomes = self.parts.outcomes.clone();
-        tokio::task::spawn_blocking(move || {
-            let result = partial.finish();
-            let _ = outcomes.send(Outcome::Stored { digest, result });
-        });
-    }
-
-    /// A blob was put into its place, or was not.
-    pub(super) fn stored(&mut self, digest: Digest, result: Result<(), StoreError>) {
-        self.storing.remove(&digest);
-        let now = clock::since_boot();
-        match result {
-            Ok(()) => self.rests.forget(&Rest::Blob(digest)),
-            Err(StoreError::Damaged { .. }) => {
-                let what = format!("blob {digest} changed on disk while it was fetched; it is fetched again");
-                self.tell("corrupt-blob", None, what);
-                self.rests.begin(Rest::Blob(digest), now);
-            }
-            Err(error) => self.not_kept(digest, &error, now),
-        }
-        self.look = true;
-    }
-
-    /// The disk is full or broken: the transfer rests, and goes on by itself.
-    fn not_kept(&mut self, digest: Digest, error: &StoreError, now: Duration) {
-        let why = chain(error);
-        tracing::warn!(%digest, "{why}");
-        if self.rests.begin(Rest::Blob(digest), now) {
-            self.tell(disk_trouble(error), None, format!("blob {digest} cannot be stored: {why}"));
-        }
-        // What is left over may be what fills the disk, and this blob is.
-        self.kept = None;
-        if error.is_full()
-            && let Err(error) = self.parts.store.discard_partial(&digest)
-        {
-            tracing::warn!(%digest, "{}", chain(&error));
-        }
-    }
-}
-
-/// The word for a disk that does not do what it should.
-pub(super) fn disk_trouble(error: &StoreError) -> &'static str {
-    if error.is_full() { "disk-full" } else { "disk-failed" }
 }

@@ -81,6 +81,16 @@ pub enum StoreError {
         /// The blob.
         digest: Digest,
     },
+    /// Every chunk of a blob is what its signed index says, and the whole is not what its digest says:
+    /// whoever made the package lied or erred, and no transfer helps. What had come was removed.
+    #[error(
+        "the chunk index of blob {digest} is not that of this blob; the package is made wrong and has to be \
+         built and released again"
+    )]
+    Contradicted {
+        /// The blob.
+        digest: Digest,
+    },
     /// A blob that is needed is not stored.
     #[error("blob {digest} is not stored")]
     Missing {

@@ -238,22 +238,26 @@ impl Partial {
     /// # Errors
     /// [`StoreError::Damaged`] where the bytes on disk do not have the digest; then every chunk has
     /// been looked at again, those that are wrong are missing again, and the transfer can go on with
-    /// [`Store::partial`].
+    /// [`Store::partial`]. [`StoreError::Contradicted`] where every chunk is right and the whole is not.
     pub fn finish(mut self) -> Result<(), StoreError> {
         let path = self.store.partial_path(&self.digest);
         self.file.sync().map_err(StoreError::io("sync", &path))?;
-        let whole = self.file.size().map_err(StoreError::io("look at", &path))? == self.index.size()
-            && hash(&*self.file).map_err(StoreError::io("read", &path))? == self.digest;
-        if !whole {
+        let whole = |partial: &Self| -> Result<bool, StoreError> {
+            Ok(partial.file.size().map_err(StoreError::io("look at", &path))? == partial.index.size()
+                && hash(&*partial.file).map_err(StoreError::io("read", &path))? == partial.digest)
+        };
+        if !whole(&self)? {
             self.look_again(Recheck::Everything)?;
-            if self.have.is_full() {
-                // Every chunk is right and the whole is not: the index itself contradicts it.
-                self.store.drop_partial(&self.digest)?;
-            } else {
+            if !self.have.is_full() {
                 self.unsaved = true;
                 self.checkpoint()?;
+                return Err(StoreError::Damaged { digest: self.digest });
             }
-            return Err(StoreError::Damaged { digest: self.digest });
+            // A byte may have been read wrong once. Where it was not, the index contradicts the digest.
+            if !whole(&self)? {
+                self.store.drop_partial(&self.digest)?;
+                return Err(StoreError::Contradicted { digest: self.digest });
+            }
         }
         let place = self.store.blob_path(&self.digest);
         self.store.disk.rename(&path, &place).map_err(StoreError::io("rename to", &place))?;

@@ -6,7 +6,7 @@ use selvedge_protocol::block::{answer, block_frame};
 use selvedge_protocol::message::Need;
 
 use super::simulation::{CALM, Faults, File, World, asked, blob, ms, run};
-use super::{Action, Failure, Transfers};
+use super::{AT_ONCE, Action, Failure, Transfers};
 
 fn faults() -> impl Strategy<Value = Faults> {
     let percent = |most: u64| 0..=most;
@@ -190,19 +190,19 @@ fn garbage_and_other_transfers_frames_change_nothing() {
 
 #[test]
 fn cancelling_gives_the_destination_back_and_starts_the_next() {
-    let blobs: Vec<Vec<u8>> = (0..4).map(|n| blob(100_000, n + 1)).collect();
+    let blobs: Vec<Vec<u8>> = (0..5).map(|n| blob(100_000, n + 1)).collect();
     let mut transfers = Transfers::new(1);
     transfers.connected(ms(0), 131_072);
     for bytes in &blobs {
         transfers.add(ms(0), Digest::of(bytes), File::new(bytes));
     }
-    assert_eq!(transfers.progress().count(), 2);
+    assert_eq!(transfers.progress().count(), AT_ONCE);
     let (target, actions) = transfers.cancel(ms(1), &Digest::of(&blobs[0]));
     assert!(target.is_some());
     let asked = asked(actions);
-    assert!(asked.iter().any(|need| need.digest == Digest::of(&blobs[2])));
+    assert!(asked.iter().any(|need| need.digest == Digest::of(&blobs[3])));
     assert!(!transfers.contains(&Digest::of(&blobs[0])));
-    let (target, _) = transfers.cancel(ms(1), &Digest::of(&blobs[3]));
+    let (target, _) = transfers.cancel(ms(1), &Digest::of(&blobs[4]));
     assert!(target.is_some());
     assert!(transfers.cancel(ms(1), &Digest::of(b"other")).0.is_none());
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Event, Layout, Plan};
+use selvedge_protocol::block::{BlockSize, Event, Layout, PACKET_OVERHEAD, Plan};
 use selvedge_protocol::message::{Need, Refusal};
 
 use super::assembly::Assembly;
-use super::{Chunks, Failure, Progress};
+use super::{Chunks, Failure, Progress, Target};
 use crate::store::Put;
 
 /// Kept chunks are made durable after so many (4 MiB), or after [`UNSAVED_FOR`]: a power cut costs
@@ -28,6 +28,13 @@ pub(super) struct Fetch<C> {
     spoiled: u64,
     unsaved: u32,
     unsaved_since: Option<Duration>,
+}
+
+impl<C: Chunks> Fetch<Target<C>> {
+    /// Whether it is for the store, and not a desired state.
+    pub fn is_cargo(&self) -> bool {
+        matches!(self.target, Target::Store(_))
+    }
 }
 
 impl<C: Chunks> Fetch<C> {
@@ -142,13 +149,30 @@ impl<C: Chunks> Fetch<C> {
         Ok(())
     }
 
-    pub fn ask(&mut self, now: Duration) -> Option<Need> {
-        self.plan.ask(now)
+    /// At most so many blocks.
+    pub fn ask(&mut self, now: Duration, blocks: u32) -> Option<Need> {
+        self.plan.ask(now, blocks)
+    }
+
+    /// Bytes that are asked for and have not come, headers included.
+    pub fn in_flight(&self) -> u64 {
+        let bytes = self.plan.in_flight();
+        let packets = bytes.div_ceil(self.block_size().bytes());
+        u64::from(bytes) + u64::from(packets) * u64::from(PACKET_OVERHEAD)
     }
 
     pub fn wake_at(&self) -> Option<Duration> {
-        let save = self.unsaved_since.map(|since| since + UNSAVED_FOR);
-        [self.plan.wake_at(), save].into_iter().flatten().min()
+        [self.plan.wake_at(), self.save_at()].into_iter().flatten().min()
+    }
+
+    /// When to tick a transfer that may not ask: what is on its way may be lost, what came is saved.
+    pub fn wakes_though_held_at(&self) -> Option<Duration> {
+        let late = self.plan.wake_at().filter(|_| self.plan.in_flight() > 0);
+        [late, self.save_at()].into_iter().flatten().min()
+    }
+
+    fn save_at(&self) -> Option<Duration> {
+        self.unsaved_since.map(|since| since + UNSAVED_FOR)
     }
 
     pub fn save(&mut self) -> Result<(), Failure<C::Error>> {

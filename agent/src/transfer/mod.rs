@@ -27,7 +27,7 @@ use selvedge_package::Digest;
 use selvedge_protocol::message::Need;
 
 pub use memory::LARGEST_PULL;
-pub use queue::{PullError, Transfers};
+pub use queue::{AT_ONCE, PullError, Transfers};
 
 use crate::store::{Partial, Put, StoreError};
 

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Frame, LARGEST_WINDOW};
+use selvedge_protocol::block::{BlockSize, Frame, LARGEST_WINDOW, PACKET_OVERHEAD};
 
 use super::fetch::Fetch;
 use super::memory::{LARGEST_PULL, Memory};
 use super::{Action, Chunks, Failure, Progress, Target};
 
-/// Transfers that run at the same time.
-const AT_ONCE: usize = 2;
+/// Transfers that run at the same time; a pull into memory comes on top.
+pub const AT_ONCE: usize = 3;
 /// Pulls into memory may come to wrong bytes this often.
 const MISMATCHES: u32 = 4;
 
@@ -28,6 +28,8 @@ pub struct Transfers<C: Chunks> {
     running: Vec<Fetch<Target<C>>>,
     waiting: VecDeque<(Digest, Target<C>)>,
     link: Link,
+    /// Bytes for the store that may still be asked for, those in flight included; `None`: any number.
+    allowed: Option<u64>,
     chunks: u64,
     next_transfer: u32,
     seed: u64,
@@ -47,6 +49,7 @@ impl<C: Chunks> Transfers<C> {
             running: Vec::new(),
             waiting: VecDeque::new(),
             link: Link::Down,
+            allowed: None,
             chunks: 0,
             next_transfer: seed as u32,
             seed,
@@ -129,6 +132,19 @@ impl<C: Chunks> Transfers<C> {
         self.each(now, |fetch| fetch.disconnected(now))
     }
 
+    /// From now on blobs for the store may bring so many bytes more, headers included and what is in
+    /// flight, too; `None`: any number. With less than a block they wait. A pull into memory never
+    /// does: a desired state is no cargo.
+    pub fn allow(&mut self, now: Duration, bytes: Option<u64>) -> Vec<Action<C>> {
+        self.allowed = bytes;
+        self.settle(now)
+    }
+
+    /// Bytes that are asked for and have not come, headers included.
+    pub fn in_flight(&self) -> u64 {
+        self.running.iter().filter(|fetch| fetch.is_cargo()).map(Fetch::in_flight).sum()
+    }
+
     /// A payload of `dn/blk`. What is no frame, or belongs to no transfer, is ignored.
     pub fn frame(&mut self, now: Duration, payload: &[u8]) -> Vec<Action<C>> {
         let frame = match Frame::decode(payload) {
@@ -166,7 +182,12 @@ impl<C: Chunks> Transfers<C> {
 
     /// When to call [`Transfers::tick`], if nothing else happens before.
     pub fn wake_at(&self) -> Option<Duration> {
-        self.running.iter().filter_map(Fetch::wake_at).min()
+        let held = |fetch: &&Fetch<Target<C>>| fetch.is_cargo() && self.blocks_allowed(fetch) == 0;
+        let due = |fetch: &Fetch<Target<C>>| match held(&fetch) {
+            true => fetch.wakes_though_held_at(),
+            false => fetch.wake_at(),
+        };
+        self.running.iter().filter_map(due).min()
     }
 
     /// How far the running transfers are.
@@ -192,7 +213,7 @@ impl<C: Chunks> Transfers<C> {
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
             let outcome = event(&mut fetch);
-            if matches!(fetch.target, Target::Store(_)) {
+            if fetch.is_cargo() {
                 self.chunks += std::mem::take(&mut fetch.chunks);
             }
             match outcome {
@@ -228,13 +249,22 @@ impl<C: Chunks> Transfers<C> {
             actions.extend(self.run(now, block, digest, target));
         }
         let ceiling = LARGEST_WINDOW / self.running.len().max(1) as u32;
-        for fetch in &mut self.running {
-            fetch.set_ceiling(ceiling);
-            while let Some(need) = fetch.ask(now) {
+        for index in 0..self.running.len() {
+            self.running[index].set_ceiling(ceiling);
+            loop {
+                let blocks = self.blocks_allowed(&self.running[index]);
+                let Some(need) = self.running[index].ask(now, blocks) else { break };
                 actions.push(Action::Publish(need));
             }
         }
         actions
+    }
+
+    /// How many blocks a transfer may ask for now.
+    fn blocks_allowed(&self, fetch: &Fetch<Target<C>>) -> u32 {
+        let Some(allowed) = self.allowed.filter(|_| fetch.is_cargo()) else { return u32::MAX };
+        let packet = u64::from(fetch.block_size().bytes() + PACKET_OVERHEAD);
+        u32::try_from(allowed.saturating_sub(self.in_flight()) / packet).unwrap_or(u32::MAX)
     }
 
     fn run(

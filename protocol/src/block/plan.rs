@@ -211,9 +211,19 @@ impl Plan {
         self.expire(at);
     }
 
+    /// Bytes that are asked for and have not come.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
     /// The next request, if it is time for one. To be called after events, until it gives none.
-    pub fn ask(&mut self, at: Duration) -> Option<Need> {
-        if !self.connected || self.is_complete() || self.paused_until.is_some_and(|until| at < until) {
+    /// `blocks` is how many it may ask for at most; with none it waits.
+    pub fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
+        if blocks == 0
+            || !self.connected
+            || self.is_complete()
+            || self.paused_until.is_some_and(|until| at < until)
+        {
             return None;
         }
         self.paused_until = None;
@@ -221,7 +231,7 @@ impl Plan {
             return None;
         }
         let block = self.layout.block_size().bytes();
-        let room = ((self.pace.window() - self.in_flight) / block).max(1);
+        let room = ((self.pace.window() - self.in_flight) / block).max(1).min(blocks);
         let wanted = self.choose(room as usize);
         let (&first, &last) = (wanted.first()?, wanted.last()?);
         let mut missing = vec![0; (last - first) as usize / 8 + 1];
