@@ -19,6 +19,7 @@ pub mod identity;
 pub mod import;
 pub mod lock;
 pub mod memory;
+pub mod notify;
 pub mod remote;
 pub mod report;
 pub mod status;

@@ -40,10 +40,6 @@ impl Daemon {
 
     fn status(&mut self) -> Status {
         let (image_root, director_root) = self.trust.as_ref().map(root_versions).unwrap_or_default();
-        let certificate = self.certificate_trouble(self.now().at);
-        let full = self.full.trouble();
-        let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
         Status {
             device: self.identity.device.clone(),
             kind: self.identity.kind,
@@ -60,9 +56,27 @@ impl Daemon {
             director_root,
             reports_waiting: self.store.database().rows_waiting().unwrap_or(0),
             chunks: self.activation.chunks(),
-            trouble: trouble.into_iter().flatten().cloned().collect(),
+            trouble: self.trouble(),
             host: self.activation.host().cloned(),
             state: self.activation.report(self.refused.clone(), self.fresh),
+        }
+    }
+
+    /// What a person should know.
+    fn trouble(&self) -> Vec<String> {
+        let certificate = self.certificate_trouble(self.now().at);
+        let full = self.full.trouble();
+        let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
+        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
+        trouble.into_iter().flatten().cloned().collect()
+    }
+
+    /// The same in one line, for whoever started the agent.
+    pub(super) fn summary(&self) -> String {
+        let device = &self.identity.device;
+        match self.trouble().first() {
+            Some(trouble) => format!("{device}: {trouble}"),
+            None => format!("{device}: connected to {}", self.identity.broker),
         }
     }
 

@@ -34,6 +34,7 @@ use crate::enrolment::Enrolment;
 use crate::failure::chain;
 use crate::identity::{Identity, IdentityError};
 use crate::lock::{Lock, LockError};
+use crate::notify::Notify;
 use crate::remote::{Done, Logs, Rate, Remote};
 use crate::report::Reporter;
 use crate::status::Question;
@@ -88,11 +89,14 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
     let _lock = Lock::take(&config.data, LOCK)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
+    let mut notify = Notify::from_environment();
     let (mut daemon, mut sources) = loop {
         match Daemon::start(&config, enrolment.clone(), logs.clone()).await {
             // It has written nothing down then. A host that runs goes on serving.
             Err(error) if error.is_full() => {
-                tracing::error!("{}: waiting for room before the start", chain(&error));
+                let why = format!("{}: waiting for room before the start", chain(&error));
+                tracing::error!("{why}");
+                notify.starting(&why, START * 6);
                 tokio::select! {
                     _ = terminate.recv() => return Ok(()),
                     _ = interrupt.recv() => return Ok(()),
@@ -107,7 +111,9 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
         if let Err(error) = daemon.settle().or_else(|error| daemon.wait_for_room(error)) {
             break Err(error);
         }
-        let wake = daemon.wake_at().map(|at| at.saturating_sub(clock::since_boot()));
+        notify.beat(clock::since_boot(), || daemon.summary());
+        let wake = [daemon.wake_at(), notify.wake_at()].into_iter().flatten().min();
+        let wake = wake.map(|at| at.saturating_sub(clock::since_boot()));
         let result = tokio::select! {
             _ = terminate.recv() => break Ok(()),
             _ = interrupt.recv() => break Ok(()),
@@ -136,6 +142,7 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
             break Err(error);
         }
     };
+    notify.stopping();
     daemon.stop(&config, sources).await;
     Ok(ended?)
 }

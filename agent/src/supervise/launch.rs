@@ -56,6 +56,9 @@ impl Launch {
     pub fn by(&self, launcher: &Path) -> Command {
         let mut command = Command::new(launcher);
         command.arg(SUBCOMMAND);
+        for variable in crate::notify::VARIABLES {
+            command.env_remove(variable);
+        }
         if self.session {
             command.arg("--session");
         }
