@@ -16,7 +16,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::messages::{ControlError, Events, HostStatus, Load, Loaded, PackageRef, Reason, path};
+use crate::messages::{
+    ControlError, Events, HostStatus, ListenersTo, Load, Loaded, PackageRef, Reason, path,
+};
 
 /// Largest answer that is read, in bytes: a host that floods its agent gets no further.
 pub const LARGEST_ANSWER: usize = 1024 * 1024;
@@ -146,6 +148,12 @@ impl Client {
     /// must be longer.
     pub async fn events(&self, since: u64, deadline: Duration) -> Result<Events, ClientError> {
         self.get(&format!("{}?since={since}", path::EVENTS), deadline).await
+    }
+
+    /// Has the host send copies of its listeners to a Unix socket.
+    pub async fn send_listeners(&self, to: &ListenersTo, deadline: Duration) -> Result<(), ClientError> {
+        let body = serde_json::to_vec(to).map_err(|source| self.broken(path::LISTENERS, source))?;
+        self.exchange(Method::POST, path::LISTENERS, body.into(), deadline).await.map(drop)
     }
 
     /// Asks the host to drain and to end.

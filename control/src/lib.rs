@@ -4,6 +4,7 @@
 //! extension of the Open Inference Protocol can live on the same socket. Nothing here decides.
 
 pub mod client;
+pub mod listeners;
 pub mod messages;
 
 pub use client::{Client, ClientError};

@@ -22,6 +22,8 @@ pub mod path {
     /// POST → [`super::HostStatus`]: everything that is to be served is. Until then `/v2/health/ready`
     /// is 503, and so is a model that is not here, since it may still come; idempotent.
     pub const READY: &str = "/v1/ready";
+    /// POST [`super::ListenersTo`] → 202: sends copies of both listeners ([`crate::listeners`]) there.
+    pub const LISTENERS: &str = "/v1/listeners";
     /// POST → 202: drains and ends the process.
     pub const SHUTDOWN: &str = "/v1/shutdown";
 }
@@ -48,6 +50,14 @@ pub struct Load {
     /// Settings of the deployment.
     #[serde(default)]
     pub settings: std::collections::BTreeMap<String, String>,
+}
+
+/// Asks for the listeners.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenersTo {
+    /// A Unix socket on which whoever asks waits for them.
+    pub socket: PathBuf,
 }
 
 /// What loading found.

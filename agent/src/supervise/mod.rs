@@ -12,6 +12,7 @@ mod log;
 mod probe;
 mod process;
 mod replace;
+mod take_over;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -39,6 +40,8 @@ const HUNG: Duration = Duration::from_secs(5);
 const MISSES: u32 = 3;
 /// Exit code of a host that ends because a model cannot be stopped.
 const CANNOT_STOP: i32 = 86;
+/// Longest wait for a host's listeners.
+const LISTENERS: Duration = Duration::from_secs(10);
 /// How often the log's size is looked at.
 const LOG_CHECK: Duration = Duration::from_secs(60);
 
@@ -149,23 +152,24 @@ impl Supervisor {
     /// [`ListenError`] where the addresses cannot be had at all.
     pub async fn start(options: Options, events: mpsc::Sender<HostEvent>) -> Result<Self, ListenError> {
         let client = options.client();
-        let adopted = match adopt(&options).await {
-            Some((mut process, status)) => match replace::difference(&options, &process, &status) {
-                Some(why) => {
-                    tracing::info!(pid = status.pid, "the host that runs is replaced: {why}");
-                    end(&client, &options, &mut process).await;
-                    // Nobody takes events yet; there is room for this one.
-                    let _ = events.try_send(HostEvent::Replaced(why));
-                    None
-                }
-                None => Some((process, status)),
-            },
+        let mut adopted = adopt(&options).await;
+        let mut listeners = match &adopted {
+            Some((_, status)) => take_over(&client, &options, status).await,
             None => None,
         };
-        let listeners = match adopted {
-            Some(_) => None,
-            None => Some(listen_patiently(&options).await?),
-        };
+        if let Some((process, status)) = &mut adopted
+            && let Some(why) = replace::difference(&options, process, status)
+        {
+            tracing::info!(pid = status.pid, "the host that runs is replaced: {why}");
+            end(&client, &options, process).await;
+            // Nobody takes events yet; there is room for this one.
+            let _ = events.try_send(HostEvent::Replaced(why));
+            listeners = listeners.filter(|_| replace::same_address(options.http, &status.http));
+            adopted = None;
+        }
+        if adopted.is_none() && listeners.is_none() {
+            listeners = Some(listen_patiently(&options).await?);
+        }
         let (stop, stopped) = oneshot::channel();
         let attendant = Attendant { options, listeners, events, client: client.clone() };
         let task = tokio::spawn(attendant.run(adopted, stopped));
@@ -197,6 +201,12 @@ async fn adopt(options: &Options) -> Option<(Process, HostStatus)> {
         left.kill(Duration::from_secs(10)).await;
     }
     None
+}
+
+/// Copies of its listeners. Without them callers are refused for a moment when it ends.
+async fn take_over(client: &Client, options: &Options, status: &HostStatus) -> Option<Listeners> {
+    let taken = take_over::take_over(client, status, &options.data.join("run"), LISTENERS).await;
+    taken.map_err(|error| tracing::warn!("the host's listeners cannot be taken over: {error}")).ok()
 }
 
 fn listen(options: &Options) -> Result<Listeners, ListenError> {

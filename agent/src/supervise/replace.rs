@@ -24,6 +24,11 @@ pub(super) fn difference(options: &Options, process: &Process, status: &HostStat
     other_program(&options.command(), &found, &place.join("exe"))
 }
 
+/// Whether a host that serves there serves where it is to.
+pub(super) fn same_address(wanted: SocketAddr, serves: &str) -> bool {
+    other_address(wanted, serves).is_none()
+}
+
 fn other_address(wanted: SocketAddr, serves: &str) -> Option<String> {
     let found: SocketAddr = serves.parse().ok()?;
     // Port 0 is any.

@@ -5,6 +5,7 @@
 //! asked for it goes away.
 
 pub mod fatal;
+pub mod hand_over;
 pub mod journal;
 pub mod load;
 pub mod peer;
@@ -29,6 +30,8 @@ pub struct Control {
     pub opener: Arc<dyn Opener>,
     /// What happened.
     pub journal: Arc<Journal>,
+    /// The listeners, for an agent that asks.
+    pub listeners: hand_over::Copies,
     /// Address of the inference endpoint.
     pub http: String,
     /// Set to true, it ends the process.

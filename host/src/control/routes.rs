@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
-use selvedge_control::{HostStatus, Load, PackageRef, Reason, path};
+use selvedge_control::{HostStatus, ListenersTo, Load, PackageRef, Reason, path};
 use serde::de::DeserializeOwned;
 
 use super::Control;
@@ -36,6 +36,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route(path::ACTIVATE, post(activate))
         .route(path::UNLOAD, post(unload))
         .route(path::READY, post(ready))
+        .route(path::LISTENERS, post(listeners))
         .route(path::SHUTDOWN, post(shutdown))
         .fallback(async |uri: Uri| Refused::new(Reason::BadRequest, format!("no path `{}`", uri.path())))
         .method_not_allowed_fallback(async |method: Method| {
@@ -124,6 +125,12 @@ async fn ready(State(control): State<Arc<Control>>) -> Answer {
         tracing::info!(packages = control.serving.table.len(), "everything that is to be served is");
     }
     Ok(json(StatusCode::OK, &host_status(&control)))
+}
+
+async fn listeners(State(control): State<Arc<Control>>, request: Request) -> Answer {
+    let to: ListenersTo = message(request).await?;
+    control.listeners.send(&to).await?;
+    Ok(json(StatusCode::ACCEPTED, &host_status(&control)))
 }
 
 async fn shutdown(State(control): State<Arc<Control>>) -> Answer {

@@ -8,6 +8,7 @@ use selvedge_control::{HostStatus, Loaded, PackageState, path};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 
+use super::hand_over::Copies;
 use super::journal::Journal;
 use super::{Control, routes};
 use crate::failure::PredictError;
@@ -31,6 +32,7 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
         serving: Arc::clone(&serving),
         opener: Arc::clone(&opener) as _,
         journal: Arc::new(Journal::default()),
+        listeners: Copies::default(),
         http: "127.0.0.1:1".to_owned(),
         stop,
         loading: Mutex::new(()),

@@ -11,6 +11,7 @@ use super::connection::{self, Limits};
 use super::listen::Listeners;
 use super::predictor::Opener;
 use super::{Serving, routes, seats};
+use crate::control::hand_over::Copies;
 use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
 use crate::control::{self, Control, fatal};
@@ -45,6 +46,7 @@ pub async fn run(
         serving: Arc::clone(&serving),
         opener,
         journal,
+        listeners: Copies::of(&listeners.http, &listeners.control)?,
         http: http.clone(),
         stop: stop.clone(),
         loading: Mutex::new(()),
@@ -59,13 +61,14 @@ pub async fn run(
     ));
     let steering = tokio::spawn(connection::serve(
         OwnUser(listeners.control),
-        control::routes::router(control),
+        control::routes::router(Arc::clone(&control)),
         CONTROL,
         stopped.clone(),
     ));
     let mut stopped = stopped;
     // The sender lives in `control`, so that this ends by `true` only.
     drop(stopped.wait_for(|stop| *stop).await);
+    control.listeners.close();
     let longest = serving.table.longest_deadline() + Duration::from_secs(2);
     let both = async {
         drop(inference.await);
