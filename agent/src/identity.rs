@@ -19,6 +19,8 @@ use crate::store::{Database, Key, Store, StoreError};
 
 /// The key's file in the data directory.
 const KEY: &str = "device.key";
+/// Largest key file that is read, in bytes.
+const LARGEST_KEY: u64 = 4096;
 
 /// Why the device has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -279,7 +281,7 @@ impl Identity {
         let path = store.root().join(KEY);
         let unusable = |source| IdentityError::DeviceKey { path: path.display().to_string(), source };
         if !self.new_key
-            && let Some(pkcs8) = read_key(&path)?
+            && let Some(pkcs8) = store.read_file(KEY, LARGEST_KEY)?
         {
             return PrivateKey::from_pkcs8(&pkcs8).map_err(unusable);
         }

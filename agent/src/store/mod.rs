@@ -217,6 +217,19 @@ impl Store {
         self.write_whole(&self.root.join(name), bytes)
     }
 
+    /// A small file of the data directory, of so many bytes at most; `None` where there is none.
+    pub fn read_file(&self, name: &str, most: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = self.root.join(name);
+        let Some(size) = self.disk.size(&path).map_err(StoreError::io("look at", &path))? else {
+            return Ok(None);
+        };
+        let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
+        let mut bytes = vec![0; usize::try_from(size.min(most)).unwrap_or(0)];
+        let read = file.read_at(0, &mut bytes).map_err(StoreError::io("read", &path))?;
+        bytes.truncate(read);
+        Ok(Some(bytes))
+    }
+
     /// Removes a small file of the data directory; it may be gone already.
     pub fn remove_file(&self, name: &str) -> Result<(), StoreError> {
         let path = self.root.join(name);

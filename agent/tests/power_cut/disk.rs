@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::ThreadId;
 
 use redb::StorageBackend;
 use selvedge_agent::store::disk::{Disk, DiskFile};
@@ -18,7 +19,7 @@ pub enum Loss {
     Nothing,
     /// All of it.
     Everything,
-    /// Some sectors of files, by this seed; names that were not synced are lost.
+    /// Some sectors of files and some names, by this seed.
     Some(u64),
 }
 
@@ -49,7 +50,12 @@ struct World {
 
 /// The disk; clones share it.
 #[derive(Debug, Clone)]
-pub struct CutDisk(Arc<Mutex<World>>);
+pub struct CutDisk {
+    world: Arc<Mutex<World>>,
+    turn: Arc<Mutex<()>>,
+    /// Whose operations wait for no turn.
+    first: ThreadId,
+}
 
 fn power() -> io::Error {
     io::Error::other("the power is gone")
@@ -62,12 +68,32 @@ fn not_found() -> io::Error {
 impl CutDisk {
     /// An empty disk with power.
     pub fn new() -> Self {
-        let root = Node::Directory { seen: BTreeMap::new(), kept: BTreeMap::new() };
-        Self(Arc::new(Mutex::new(World { nodes: vec![root], ..World::default() })))
+        Self::of(vec![Node::Directory { seen: BTreeMap::new(), kept: BTreeMap::new() }])
+    }
+
+    fn of(nodes: Vec<Node>) -> Self {
+        let world = Arc::new(Mutex::new(World { nodes, ..World::default() }));
+        Self { world, turn: Arc::default(), first: std::thread::current().id() }
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap()
+        if std::thread::current().id() != self.first {
+            drop(self.turn.lock().unwrap());
+        }
+        self.world.lock().unwrap()
+    }
+
+    /// While this is held no other thread gets to the disk: so operations come in the same order each time.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap()
+    }
+
+
+    /// A file's bytes: as programs see them, and as they would be found after a power cut.
+    pub fn bytes(&self, path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut world = self.world();
+        let id = world.find(path).ok()?;
+        world.file(id).ok().map(|(seen, kept)| (seen.clone(), kept.clone()))
     }
 
     /// Cuts the power at this operation, counted from now.
@@ -109,18 +135,21 @@ impl CutDisk {
                     Node::File { kept: left.clone(), seen: left }
                 }
                 Node::Directory { seen, kept } => {
-                    let left = if loss == Loss::Nothing { seen } else { kept };
+                    let left = match loss {
+                        Loss::Nothing => seen,
+                        Loss::Everything => kept,
+                        Loss::Some(_) => mix_names(&seen, kept, &mut coin),
+                    };
                     Node::Directory { kept: left.clone(), seen: left }
                 }
             })
             .collect();
-        Self(Arc::new(Mutex::new(World { nodes, ..World::default() })))
+        Self::of(nodes)
     }
 
     /// Another disk with the same content, and power.
     pub fn copy(&self) -> Self {
-        let nodes = self.world().nodes.clone();
-        Self(Arc::new(Mutex::new(World { nodes, ..World::default() })))
+        Self::of(self.world().nodes.clone())
     }
 
     /// Changes a byte of a file behind everyone's back.
@@ -146,6 +175,24 @@ fn mix(seen: &[u8], mut kept: Vec<u8>, coin: &mut impl FnMut() -> bool) -> Vec<u
         if coin() {
             let both = kept.len().min(seen.len());
             kept[..both].copy_from_slice(&seen[..both]);
+        }
+    }
+    kept
+}
+
+/// Each change of a name reached the platter or did not.
+fn mix_names(
+    seen: &BTreeMap<String, usize>,
+    mut kept: BTreeMap<String, usize>,
+    coin: &mut impl FnMut() -> bool,
+) -> BTreeMap<String, usize> {
+    let names: Vec<String> = seen.keys().chain(kept.keys()).cloned().collect();
+    for name in names {
+        if seen.get(&name) != kept.get(&name) && coin() {
+            match seen.get(&name) {
+                Some(id) => drop(kept.insert(name, *id)),
+                None => drop(kept.remove(&name)),
+            }
         }
     }
     kept

@@ -4,7 +4,10 @@
 //! to its end.
 #![allow(clippy::unwrap_used)]
 
+mod device;
 mod disk;
+mod driver;
+mod host;
 mod trust;
 #[path = "../world/mod.rs"]
 mod world;
