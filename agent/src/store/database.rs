@@ -4,14 +4,13 @@
 //! A record that is damaged is an error; it is never taken for one that was not yet written.
 
 use std::fmt;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::disk::{Backend, Disk, beside};
 use super::{StoreError, record, reserve};
@@ -41,6 +40,8 @@ pub enum Key {
     Credentials,
     /// Packages that are kept for a later assignment.
     Prefetched,
+    /// Written when the disk has failed and has to prove itself.
+    Proof,
 }
 
 impl Key {
@@ -52,14 +53,16 @@ impl Key {
             Self::Deployment => "deployment",
             Self::Credentials => "credentials",
             Self::Prefetched => "prefetched",
+            Self::Proof => "proof",
         }
     }
 }
 
 /// The open database.
 ///
-/// After a write that failed the engine refuses everything until it is opened anew. Where the disk
-/// was full that is done here, after the reserve was given up for it: a full disk is no reason to end.
+/// After anything that failed the engine refuses everything until it is opened anew, which is done here at
+/// the next use: a disk that is full, read-only or broken for a while is no reason to end. On a full one
+/// the reserve is given up for it.
 pub struct Database {
     /// `None` where it could not be opened again; the next use tries.
     inner: RwLock<Option<redb::Database>>,
@@ -69,18 +72,10 @@ pub struct Database {
     found_full: AtomicBool,
 }
 
-/// A look at the database, during which it is not opened anew.
-pub(super) struct Reading<'a> {
-    inner: redb::ReadTransaction,
-    _open: RwLockReadGuard<'a, Option<redb::Database>>,
-}
-
-impl Deref for Reading<'_> {
-    type Target = redb::ReadTransaction;
-
-    fn deref(&self) -> &Self::Target {
-        &self.inner
-    }
+/// How often the disk had to prove itself.
+#[derive(Serialize, Deserialize)]
+enum ProofRecord {
+    V1(u64),
 }
 
 impl fmt::Debug for Database {
@@ -170,20 +165,55 @@ impl Database {
 
     /// A record; `None` where it was never written.
     pub fn read<T: DeserializeOwned>(&self, key: Key) -> Result<Option<T>, StoreError> {
-        let read = self.begin_read()?;
-        let table = read.open_table(RECORDS).map_err(failed("open a table"))?;
-        let Some(bytes) = table.get(key.name()).map_err(failed("read a record"))? else {
-            return Ok(None);
-        };
-        record::decode(bytes.value())
-            .map(Some)
-            .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
+        self.look(|read| {
+            let table = read.open_table(RECORDS).map_err(failed("open a table"))?;
+            let Some(bytes) = table.get(key.name()).map_err(failed("read a record"))? else {
+                return Ok(None);
+            };
+            record::decode(bytes.value())
+                .map(Some)
+                .map_err(|why| StoreError::Record { key: key.name().to_owned(), why })
+        })
     }
 
-    pub(super) fn begin_read(&self) -> Result<Reading<'_>, StoreError> {
+    /// Looks at what is there. What fails is tried anew, once, with the database opened again.
+    pub(super) fn look<R>(
+        &self,
+        what: impl Fn(&redb::ReadTransaction) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
+        match self.try_look(&what) {
+            Err(StoreError::Database { .. }) if self.place.is_some() => {
+                self.close();
+                self.try_look(&what)
+            }
+            result => result,
+        }
+    }
+
+    fn try_look<R>(
+        &self,
+        what: impl Fn(&redb::ReadTransaction) -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
         let open = self.opened()?;
-        let inner = open.as_ref().ok_or(StoreError::Closed)?.begin_read().map_err(failed("begin reading"))?;
-        Ok(Reading { inner, _open: open })
+        let inner = open.as_ref().ok_or(StoreError::Closed)?;
+        what(&inner.begin_read().map_err(failed("begin reading"))?)
+    }
+
+    /// The next use opens it again, which forgets that something failed.
+    fn close(&self) {
+        if self.place.is_some() {
+            *self.inner.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    /// Whether the disk does what it should: the database is opened anew, which checks every page of it,
+    /// and written.
+    pub fn prove(&self) -> Result<(), StoreError> {
+        self.reopen()?;
+        self.write(|transaction| {
+            let ProofRecord::V1(last) = transaction.get(Key::Proof)?.unwrap_or(ProofRecord::V1(0));
+            transaction.put(Key::Proof, &ProofRecord::V1(last.wrapping_add(1)))
+        })
     }
 
     /// Makes one change, whole or not at all. It is made anew where the disk was full and the reserve
@@ -196,9 +226,9 @@ impl Database {
         let again = |error: StoreError| {
             if error.is_full() {
                 self.found_full.store(true, Ordering::Relaxed);
-                if let Err(error) = self.reopen() {
-                    tracing::warn!("{}", crate::failure::chain(&error));
-                }
+            }
+            if matches!(error, StoreError::Database { .. }) {
+                self.close();
             }
             error
         };

@@ -64,8 +64,8 @@ pub enum StoreError {
         #[source]
         source: Box<redb::Error>,
     },
-    /// The database was closed because the disk was full, and is not open again.
-    #[error("the database is closed until there is room on the disk")]
+    /// The database was closed because it could not be written, and is not open again.
+    #[error("the database is closed until the disk takes writes again")]
     Closed,
     /// A committed record is not what was written.
     #[error("the database record `{key}` is damaged: {why}")]
@@ -127,16 +127,30 @@ impl StoreError {
 
     /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
-        let source = match self {
-            Self::Closed => return true,
-            Self::Io { source, .. } => source,
+        self.system().is_some_and(is_full)
+    }
+
+    /// Whether the disk did not do what was asked, full or not: it may do so later. Of content that is
+    /// damaged, or does not fit, that is not so.
+    pub fn is_disk(&self) -> bool {
+        matches!(self, Self::Closed) || self.was_refused() || self.system().is_some()
+    }
+
+    /// What the system said.
+    fn system(&self) -> Option<&std::io::Error> {
+        match self {
+            Self::Io { source, .. } => Some(source),
             Self::Database { source, .. } => match &**source {
-                redb::Error::Io(source) => source,
-                _ => return false,
+                redb::Error::Io(source) => Some(source),
+                _ => None,
             },
-            _ => return false,
-        };
-        matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+            _ => None,
+        }
+    }
+
+    /// Whether the database refused it because something before has failed.
+    fn was_refused(&self) -> bool {
+        matches!(self, Self::Database { source, .. } if matches!(&**source, redb::Error::PreviousIo))
     }
 
     /// An error of opening the database: what the disk did not cause is damage.
@@ -154,6 +168,11 @@ impl StoreError {
             other => other,
         }
     }
+}
+
+/// Whether that is what a full disk says.
+pub fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// The device's storage under one data directory. Cheap to clone: clones share it.

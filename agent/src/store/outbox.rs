@@ -127,30 +127,32 @@ impl Transaction {
 impl Database {
     /// The oldest rows, as many as fit into `bytes` (at least one, where there is one).
     pub fn oldest_rows(&self, bytes: usize) -> Result<Vec<Row>, StoreError> {
-        let read = self.begin_read()?;
-        let table = read.open_table(OUTBOX).map_err(failed("open the outbox"))?;
-        let mut rows = Vec::new();
-        let mut filled = 0;
-        for entry in table.iter().map_err(failed("read the outbox"))? {
-            let (key, value) = entry.map_err(failed("read the outbox"))?;
-            let (epoch, sequence) = key.value();
-            let Ok((_, signed)) = read_row((epoch, sequence), value.value()) else {
-                continue;
-            };
-            filled += signed.len() + 16;
-            if filled > bytes && !rows.is_empty() {
-                break;
+        self.look(|read| {
+            let table = read.open_table(OUTBOX).map_err(failed("open the outbox"))?;
+            let mut rows = Vec::new();
+            let mut filled = 0;
+            for entry in table.iter().map_err(failed("read the outbox"))? {
+                let (key, value) = entry.map_err(failed("read the outbox"))?;
+                let (epoch, sequence) = key.value();
+                let Ok((_, signed)) = read_row((epoch, sequence), value.value()) else {
+                    continue;
+                };
+                filled += signed.len() + 16;
+                if filled > bytes && !rows.is_empty() {
+                    break;
+                }
+                rows.push(Row { epoch, sequence, signed });
             }
-            rows.push(Row { epoch, sequence, signed });
-        }
-        Ok(rows)
+            Ok(rows)
+        })
     }
 
     /// How many rows wait.
     pub fn rows_waiting(&self) -> Result<u64, StoreError> {
-        let read = self.begin_read()?;
-        let table = read.open_table(OUTBOX).map_err(failed("open the outbox"))?;
-        redb::ReadableTableMetadata::len(&table).map_err(failed("count rows"))
+        self.look(|read| {
+            let table = read.open_table(OUTBOX).map_err(failed("open the outbox"))?;
+            redb::ReadableTableMetadata::len(&table).map_err(failed("count rows"))
+        })
     }
 }
 

@@ -111,18 +111,18 @@ impl Store {
     }
 
     fn bitmap(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        let read = self.database.begin_read()?;
-        let table = read.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
-        let found = table.get(digest.as_bytes()).map_err(failed("read a bitmap"))?;
-        // A damaged bitmap is worth no more than none: chunks are then hashed again.
-        Ok(found
-            .and_then(|bytes| record::decode::<serde_bytes::ByteBuf>(bytes.value()).ok())
-            .map(|b| b.into_vec()))
+        self.database.look(|read| {
+            let table = read.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
+            let found = table.get(digest.as_bytes()).map_err(failed("read a bitmap"))?;
+            // A damaged bitmap is worth no more than none: chunks are then hashed again.
+            Ok(found
+                .and_then(|bytes| record::decode::<serde_bytes::ByteBuf>(bytes.value()).ok())
+                .map(|b| b.into_vec()))
+        })
     }
 
     pub(super) fn drop_bitmaps(&self, keep: impl Fn(&Digest) -> bool) -> Result<(), StoreError> {
-        let gone = {
-            let read = self.database.begin_read()?;
+        let gone = self.database.look(|read| {
             let table = read.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
             let mut gone = Vec::new();
             for entry in table.iter().map_err(failed("read the bitmaps"))? {
@@ -131,8 +131,8 @@ impl Store {
                     gone.push(digest);
                 }
             }
-            gone
-        };
+            Ok(gone)
+        })?;
         if gone.is_empty() {
             return Ok(());
         }
