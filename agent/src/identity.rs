@@ -212,11 +212,7 @@ impl Identity {
             Ok(None) if !self.detached => return Err(IdentityError::NoTrust),
             Ok(trust) => trust,
             Err(error @ StoreError::Record { .. }) => {
-                distrust = Some(format!(
-                    "{}; what runs goes on. To have the device back: `selvedge-agent detach`, then a new \
-                     enrolment file (`selvedge target enrol NAME --again`)",
-                    chain(&error)
-                ));
+                distrust = Some(self::distrust(&error));
                 None
             }
             Err(error) => return Err(error.into()),
@@ -337,6 +333,15 @@ fn read_key(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StoreError::Io { action: "read", path: path.to_owned(), source }),
     }
+}
+
+/// What a person is told of a trust record that is damaged.
+pub fn distrust(error: &StoreError) -> String {
+    format!(
+        "{}; what runs goes on. To have the device back: `selvedge-agent detach`, then a new enrolment file \
+         (`selvedge target enrol NAME --again`)",
+        chain(error)
+    )
 }
 
 /// Takes the next epoch: it grows at every start, whatever became of the last one.

@@ -109,7 +109,7 @@ pub struct Activation {
     kept: Option<BTreeSet<Digest>>,
     known: BTreeMap<Digest, tell::Known>,
     errands: Errands,
-    /// Until when nothing is tried, the disk being full.
+    /// Until when nothing is written, the disk being full or broken: what is committed is served all the same.
     halted: Option<Duration>,
     /// What happened meanwhile and would be forgotten.
     missed: Vec<Event>,
@@ -218,10 +218,10 @@ impl Activation {
         Ok(())
     }
 
-    /// Takes an event that cannot be derived again: on a full disk it waits for room.
+    /// Takes an event that cannot be derived again: it waits for a disk that takes writes.
     fn witness(&mut self, event: Event) -> Result<(), StoreError> {
         match self.apply(event.clone()) {
-            Err(error) if error.is_full() => {
+            Err(error) if error.is_disk() => {
                 tracing::warn!("{}", crate::failure::chain(&error));
                 if self.missed.len() < MOST_MISSED {
                     self.missed.push(event);
@@ -235,12 +235,12 @@ impl Activation {
     /// Does what the state asks for, as far as it can be done now. To be called after every change.
     ///
     /// # Errors
-    /// One that [`StoreError::is_full`] leaves everything as it was: call [`Activation::make_room`],
-    /// and this again later.
+    /// One that [`StoreError::is_disk`] leaves everything as it was: call [`Activation::make_room`] or
+    /// [`Activation::halt`], and this again later.
     pub fn pursue(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
-        if self.halted.is_some_and(|until| now < until) {
-            return Ok(());
+        if self.is_halted(now) {
+            return self.operate(now);
         }
         self.halted = None;
         while let Some(event) = self.missed.first().cloned() {
@@ -264,6 +264,30 @@ impl Activation {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether nothing may be written now.
+    fn is_halted(&self, now: Duration) -> bool {
+        self.halted.is_some_and(|until| now < until)
+    }
+
+    /// The disk takes no writes: nothing that needs one is tried until then.
+    pub fn halt(&mut self, until: Duration) {
+        self.halted = Some(until);
+    }
+
+    /// Reads the stored state again. A write that failed may have become durable all the same; nothing has
+    /// followed from it yet.
+    pub fn reload(&mut self) -> Result<(), StoreError> {
+        let record: Option<StateRecord> = self.parts.store.database().read(Key::Deployment)?;
+        let stored = record.map(State::from).unwrap_or_default();
+        if stored != self.state {
+            tracing::warn!("what a failed write has left is taken up");
+            self.state = stored;
+        }
+        self.halted = None;
+        (self.look, self.kept) = (true, None);
+        Ok(())
     }
 
     /// Starts a staged release, one trial at a time, when the host is there to take it.
@@ -381,7 +405,7 @@ impl Activation {
         let watch = (watching && self.host.is_up() && self.operation.is_none())
             .then(|| self.watched + operate::WATCH);
         if let Some(until) = self.halted {
-            return [self.transfers.wake_at(), Some(until)].into_iter().flatten().min();
+            return [self.transfers.wake_at(), self.rests.wake_at(), Some(until)].into_iter().flatten().min();
         }
         [self.transfers.wake_at(), self.rests.wake_at(), watch].into_iter().flatten().min()
     }

@@ -102,7 +102,9 @@ impl Activation {
             let before = self.state.clone();
             let plan = plan(&self.state);
             self.mind_the_probe(&plan);
-            self.mind_the_memory(&plan)?;
+            if !self.is_halted(now) {
+                self.mind_the_memory(&plan)?;
+            }
             if self.state != before {
                 continue;
             }
@@ -155,6 +157,8 @@ impl Activation {
             (!said && !self.rests.has(&Rest::Ready, now)).then_some(Work::Ready)
         };
         let tried = || {
+            // What happens to a trial has to be written down.
+            let plan = if self.is_halted(now) { &[] } else { plan };
             plan.iter().find_map(|effect| match effect {
                 Effect::Load(package, _) if self.in_the_way(package).is_some() && !rests(package) => {
                     self.in_the_way(package).map(|old| Work::Unload(old.package.clone()))
@@ -293,7 +297,7 @@ impl Activation {
     }
 
     fn probe_next(&mut self, plan: &[Effect], now: Duration) -> Result<(), StoreError> {
-        if self.probing.is_some() {
+        if self.probing.is_some() || self.is_halted(now) {
             return Ok(());
         }
         let next = plan.iter().find_map(|effect| match effect {

@@ -1,7 +1,9 @@
-//! A full disk: what is on its way is given up for it, and the rest waits until there is room.
+//! A disk that takes no writes: full, read-only, or broken.
 //!
 //! The host goes on serving and the device goes on saying that it is there. What was to be written
-//! down is tried again after pauses, so that room made by a person is found without a restart.
+//! down is tried again after pauses, so that room made by a person, or a disk that was mounted anew,
+//! is found without a restart. For a full disk what is on its way is given up. A disk that failed
+//! otherwise has to prove itself first, and what it then holds is what counts.
 
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use super::Daemon;
 use crate::activate::Told;
 use crate::clock;
 use crate::failure::chain;
-use crate::store::StoreError;
+use crate::identity::distrust;
+use crate::store::{Key, StoreError};
 
 /// First and longest pause before the disk is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
@@ -29,6 +32,8 @@ pub(super) struct Full {
     bare: bool,
     /// Whether it was reported that the disk is full, since there was last a reserve.
     reported: bool,
+    /// What it failed with, where it is not only full; until it has proved itself.
+    broken: Option<String>,
 }
 
 impl Full {
@@ -36,7 +41,7 @@ impl Full {
     fn pause(&mut self, now: Duration) -> Duration {
         let pause = match self.until {
             // One pause holds for all that fails during it.
-            Some((until, pause)) if now < until => return until.max(now + pause.min(PAUSES.0)),
+            Some((until, _)) if now < until => return until,
             Some((_, pause)) => (pause * 2).min(PAUSES.1),
             None => PAUSES.0,
         };
@@ -54,6 +59,16 @@ impl Full {
         self.until = None;
     }
 
+    /// Whether what is on it is not even read.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Whether a pause was begun and nothing could be written since.
+    pub fn is_waiting(&self) -> bool {
+        self.until.is_some()
+    }
+
     /// When to look again.
     pub fn wake_at(&self) -> Option<Duration> {
         let reserve = self.bare.then_some(self.reserve_at);
@@ -62,25 +77,77 @@ impl Full {
 
     /// What a person should know.
     pub fn trouble(&self) -> Option<String> {
+        if let Some(why) = &self.broken {
+            return Some(format!(
+                "the disk fails ({why}): nothing is written until it works again, which is tried every minute; \
+                 what is committed is served"
+            ));
+        }
         (self.until.is_some() || self.bare)
             .then(|| "the disk is full: nothing new is fetched until there is room".to_owned())
     }
 }
 
 impl Daemon {
-    /// Takes an error that a full disk caused; hands any other back.
-    pub(super) fn wait_for_room(&mut self, error: StoreError) -> Result<(), StoreError> {
-        if !error.is_full() {
-            return Err(error);
-        }
+    /// Takes an error of the store: what could not be written waits.
+    pub(super) fn endure(&mut self, error: StoreError) {
         let now = clock::since_boot();
-        if !self.full.waits(now) {
-            tracing::error!("{}: waiting for room", chain(&error));
-        }
-        self.dirty = true;
+        let waits = self.full.waits(now);
         let until = self.full.pause(now);
-        self.activation.make_room(until);
-        Ok(())
+        let why = chain(&error);
+        self.dirty = true;
+        if error.is_full() && !self.full.is_broken() {
+            if !waits {
+                tracing::error!("{why}: waiting for room");
+            }
+            self.activation.make_room(until);
+            return;
+        }
+        if !waits {
+            tracing::error!("{why}: waiting for a disk that works");
+        }
+        self.breaks(why);
+        self.activation.halt(until);
+    }
+
+    /// The disk has to prove itself before anything is written again.
+    pub(super) fn breaks(&mut self, why: String) {
+        if self.full.broken.replace(why.clone()).is_none() {
+            self.told.push_back(Told { kind: "disk-failed", package: None, what: why });
+        }
+    }
+
+    /// After a disk has failed: has it prove itself, and goes on from what it really holds. A write that
+    /// failed may have become durable all the same.
+    pub(super) fn recover(&mut self) -> Result<(), StoreError> {
+        if !self.full.is_broken() {
+            return Ok(());
+        }
+        let database = self.store.database();
+        database.prove()?;
+        let held = match database.read(Key::Trust) {
+            Ok(held) => held,
+            Err(error @ StoreError::Record { .. }) => {
+                self.distrust = Some(distrust(&error));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        self.activation.reload()?;
+        if held != self.trust {
+            self.trust = held;
+            (self.fresh, self.refused) = (Some(false), None);
+        }
+        if let Some(trust) = &self.trust {
+            self.floor.raise(trust.floor());
+        }
+        self.latched.clone_from(&self.distrust);
+        let failed = self.full.broken.take().unwrap_or_default();
+        tracing::info!("the disk works again");
+        let what = format!("the disk works again, after it failed: {failed}");
+        self.told.push_back(Told { kind: "disk-recovered", package: None, what });
+        self.dirty = true;
+        self.activation.pursue()
     }
 
     /// Reports that the reserve was taken, and makes it again when there is room.

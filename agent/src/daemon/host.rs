@@ -1,6 +1,9 @@
 //! What became of the host: told to the activation and to the registry.
 
+use selvedge_package::PackageName;
+
 use super::Daemon;
+use crate::activate::Told;
 use crate::store::StoreError;
 use crate::supervise::HostEvent;
 
@@ -11,33 +14,42 @@ impl Daemon {
             HostEvent::Up { status, adopted } => {
                 tracing::info!(pid = status.pid, http = %status.http, adopted, "the host answers");
                 self.hostless = None;
-                self.activation.host_up(status)?;
-                self.report_facts()
+                self.facts = true;
+                self.activation.host_up(status)
             }
             HostEvent::Noticed(event) if event.fatal => {
-                self.reporter.event("host-fatal", Some(&event.package.name), event.what)
+                self.happened("host-fatal", Some(event.package.name), event.what);
+                Ok(())
             }
             HostEvent::Noticed(event) => {
                 tracing::debug!(package = %event.package.name, what = %event.what, "the host says");
                 self.activation.noticed()
             }
             HostEvent::Down { what, named, crashed } => {
-                let why = format!("the host ended: {what}");
-                // One that never comes up is reported once, not at every try.
-                if self.hostless.as_ref() != Some(&why) {
-                    self.reporter.event("host-died", None, why.clone())?;
-                    self.hostless = Some(why);
-                }
+                self.hostless("host-died", format!("the host ended: {what}"));
                 self.activation.host_down(&named, crashed)
             }
-            HostEvent::Replaced(why) => self.reporter.event("host-replaced", None, why),
+            HostEvent::Replaced(why) => {
+                self.happened("host-replaced", None, why);
+                Ok(())
+            }
             HostEvent::Trouble(why) => {
-                if self.hostless.as_ref() != Some(&why) {
-                    self.reporter.event("host-trouble", None, why.clone())?;
-                    self.hostless = Some(why);
-                }
+                self.hostless("host-trouble", why);
                 Ok(())
             }
         }
+    }
+
+    /// There is no host. One that never comes up is reported once, not at every try.
+    fn hostless(&mut self, kind: &'static str, why: String) {
+        if self.hostless.as_ref() != Some(&why) {
+            self.happened(kind, None, why.clone());
+            self.hostless = Some(why);
+        }
+    }
+
+    /// It is reported when the disk takes it: what follows from it waits for no disk.
+    fn happened(&mut self, kind: &'static str, package: Option<PackageName>, what: String) {
+        self.told.push_back(Told { kind, package, what });
     }
 }

@@ -291,13 +291,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// After a store that failed in the middle of an acceptance nothing is accepted until the next start,
-    /// which reads what is really there. A full disk is no such failure: nothing was written then.
+    /// After a store that failed in the middle of an acceptance nothing is accepted until it has proved
+    /// itself and what is really there was read. A full disk is no such failure: nothing was written then.
     pub(super) fn latch(&mut self, error: StoreError) -> StoreError {
         if !error.is_full() {
             let why = chain(&error);
-            tracing::error!("nothing is accepted until the agent's next start: {why}");
-            self.latched = Some(why);
+            tracing::error!("nothing is accepted until the disk works again: {why}");
+            self.latched = Some(why.clone());
+            self.breaks(why);
         }
         error
     }

@@ -1,9 +1,8 @@
 //! The agent's one loop: messages, the host's fate, outcomes, questions and time, one at a time.
 //!
 //! Everything that decides lives elsewhere; this carries between them. It runs on one thread, so
-//! nothing is ever half-changed when something else looks. A failure of the store ends the agent:
-//! what is on disk is whole, the host goes on serving, and the next start takes up from there. A
-//! full disk does not: it is waited out ([`full`]).
+//! nothing is ever half-changed when something else looks. No failure of the store ends the agent: the
+//! host goes on serving, and a disk that is full, read-only or broken is waited out ([`full`]).
 
 mod credentials;
 mod full;
@@ -15,6 +14,8 @@ mod say;
 mod start;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_mqtt::{AddressError, BrokerAddress, Inbox, Incoming};
@@ -38,7 +39,7 @@ use crate::notify::Notify;
 use crate::remote::{Done, Logs, Rate, Remote};
 use crate::report::Reporter;
 use crate::status::Question;
-use crate::store::{Store, StoreError};
+use crate::store::{Disk, RealDisk, Store, StoreError};
 use crate::supervise::{Farewell, HostEvent, ListenError, Supervisor};
 
 use credentials::Asking;
@@ -73,28 +74,68 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
-    fn is_full(&self) -> bool {
+    /// Whether it is the disk, which may take writes later.
+    fn is_disk(&self) -> bool {
+        let is_disk = |source: &std::io::Error| {
+            use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+            matches!(source.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
+                || source.raw_os_error() == Some(libc::EIO)
+        };
         match self {
-            Self::Store(error) | Self::Identity(IdentityError::Store(error)) => error.is_full(),
+            Self::Store(error) | Self::Identity(IdentityError::Store(error)) => error.is_disk(),
+            Self::System { source, .. } | Self::Lock(LockError::Io { source, .. }) => is_disk(source),
             _ => false,
         }
+    }
+}
+
+/// What the agent stands on.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    /// Where it keeps everything.
+    pub disk: Arc<dyn Disk>,
+    /// The agent's own program: what sets its children up.
+    pub launcher: PathBuf,
+}
+
+impl Default for Ground {
+    fn default() -> Self {
+        Self { disk: Arc::new(RealDisk), launcher: "/proc/self/exe".into() }
     }
 }
 
 /// Runs the agent until it is told to stop.
 /// What it logs is to reach `logs` too.
 pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Result<(), DaemonError> {
+    run_on(Ground::default(), config, enrolment, logs).await
+}
+
+/// Runs it on another ground: tests have a disk that fails.
+pub async fn run_on(
+    ground: Ground,
+    config: Config,
+    enrolment: Option<Enrolment>,
+    logs: Logs,
+) -> Result<(), DaemonError> {
     let system = |action| move |source| DaemonError::System { action, source };
     // Before the signals: while it waits for the directory they simply end it.
-    let _lock = Lock::take(&config.data, LOCK)?;
+    let _lock = loop {
+        match Lock::take(&config.data, LOCK).map_err(DaemonError::from) {
+            Err(error) if error.is_disk() => {
+                tracing::error!("{}: waiting for the disk before the start", chain(&error));
+                tokio::time::sleep(START).await;
+            }
+            taken => break taken?,
+        }
+    };
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
     let mut notify = Notify::from_environment();
     let (mut daemon, mut sources) = loop {
-        match Daemon::start(&config, enrolment.clone(), logs.clone()).await {
+        match Daemon::start(&ground, &config, enrolment.clone(), logs.clone()).await {
             // It has written nothing down then. A host that runs goes on serving.
-            Err(error) if error.is_full() => {
-                let why = format!("{}: waiting for room before the start", chain(&error));
+            Err(error) if error.is_disk() => {
+                let why = format!("{}: waiting for the disk before the start", chain(&error));
                 tracing::error!("{why}");
                 notify.starting(&why, START * 6);
                 tokio::select! {
@@ -107,16 +148,16 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
         }
     };
     tracing::info!(device = %daemon.identity.device, data = %config.data.display(), "the agent runs");
-    let ended = loop {
-        if let Err(error) = daemon.settle().or_else(|error| daemon.wait_for_room(error)) {
-            break Err(error);
+    loop {
+        if let Err(error) = daemon.settle() {
+            daemon.endure(error);
         }
         notify.beat(clock::since_boot(), || daemon.summary());
         let wake = [daemon.wake_at(), notify.wake_at()].into_iter().flatten().min();
         let wake = wake.map(|at| at.saturating_sub(clock::since_boot()));
         let result = tokio::select! {
-            _ = terminate.recv() => break Ok(()),
-            _ = interrupt.recv() => break Ok(()),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
             incoming = next(&mut sources.inbox) => match incoming {
                 Some(incoming) => daemon.incoming(incoming),
                 // The client has ended, to begin anew with another certificate.
@@ -124,7 +165,7 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
                     sources.inbox = daemon.open_link();
                     Ok(())
                 }
-                None => break Ok(()),
+                None => break,
             },
             Some(event) = sources.host.recv() => daemon.host(event),
             Some(outcome) = sources.outcomes.recv() => {
@@ -138,13 +179,13 @@ pub async fn run(config: Config, enrolment: Option<Enrolment>, logs: Logs) -> Re
             Some(question) = sources.questions.recv() => daemon.local(question),
             () = pause(wake) => daemon.activation.tick(),
         };
-        if let Err(error) = result.or_else(|error| daemon.wait_for_room(error)) {
-            break Err(error);
+        if let Err(error) = result {
+            daemon.endure(error);
         }
-    };
+    }
     notify.stopping();
     daemon.stop(&config, sources).await;
-    Ok(ended?)
+    Ok(())
 }
 
 async fn next(inbox: &mut Option<Inbox>) -> Option<Incoming> {
@@ -197,8 +238,10 @@ struct Daemon {
     refused: Option<String>,
     /// Whether the accepted one echoes this run's nonce.
     fresh: Option<bool>,
-    /// Why nothing is accepted any more: the store has failed in an acceptance.
+    /// Why nothing is accepted: the store has failed in an acceptance, or what follows.
     latched: Option<String>,
+    /// Why nothing is accepted before a person has done something: the trust state is damaged.
+    distrust: Option<String>,
     /// Why there is no connection, no host, no enrolment.
     offline: Option<String>,
     hostless: Option<String>,
@@ -212,6 +255,8 @@ struct Daemon {
     introduced_at: Option<Duration>,
     /// What is to be reported and not yet written down.
     told: VecDeque<Told>,
+    /// Whether the facts are to be reported.
+    facts: bool,
     full: Full,
     /// Whether something but progress may have changed.
     dirty: bool,
@@ -226,9 +271,11 @@ impl Daemon {
         }
         self.mind_the_reserve(now);
         if !self.full.waits(now) {
+            self.recover()?;
             self.write_down(now)?;
         }
         if self.may_talk()
+            && !self.full.is_broken()
             && let Some(rows) = self.reporter.due(now)?
         {
             self.link.say(Kind::State, Body::State(rows));
@@ -239,6 +286,10 @@ impl Daemon {
     /// The part of it that needs room on the disk.
     fn write_down(&mut self, now: Duration) -> Result<(), StoreError> {
         self.tell()?;
+        if self.facts {
+            self.report_facts()?;
+            self.facts = false;
+        }
         self.mind_the_certificate(now)?;
         // What is done for one errand may make others.
         loop {
@@ -263,8 +314,11 @@ impl Daemon {
     }
 
     fn wake_at(&self) -> Option<Duration> {
-        let rows = self.may_talk().then(|| self.reporter.wake_at()).flatten();
-        let (room, certificate) = (self.full.wake_at(), self.certificate_wakes_at());
+        let reads = self.may_talk() && !self.full.is_broken();
+        let rows = reads.then(|| self.reporter.wake_at()).flatten();
+        // It is minded with what is written down.
+        let certificate = if self.full.is_waiting() { None } else { self.certificate_wakes_at() };
+        let room = self.full.wake_at();
         [self.activation.wake_at(), self.link.wake_at(), rows, room, certificate].into_iter().flatten().min()
     }
 

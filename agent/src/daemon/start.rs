@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::credentials::Asking;
 use super::full::Full;
 use super::link::Link;
-use super::{Daemon, DaemonError, Sources};
+use super::{Daemon, DaemonError, Ground, Sources};
 use crate::activate::{Activation, Parts, Told};
 use crate::clock::Floor;
 use crate::config::Config;
@@ -24,7 +24,7 @@ use crate::import::Taker;
 use crate::memory::Memory;
 use crate::remote::{Logs, Rate, Remote};
 use crate::report::Reporter;
-use crate::store::{RealDisk, Store};
+use crate::store::Store;
 use crate::supervise::{HostProgram, Options, Probe, Supervisor, listen_privately};
 use crate::{clock, facts, status};
 
@@ -33,12 +33,13 @@ const NOISE: (u32, Duration) = (20, Duration::from_secs(30));
 
 impl Daemon {
     pub(super) async fn start(
+        ground: &Ground,
         config: &Config,
         enrolment: Option<Enrolment>,
         logs: Logs,
     ) -> Result<(Self, Sources), DaemonError> {
         let system = |action| move |source| DaemonError::System { action, source };
-        let store = Store::open(Arc::new(RealDisk), &config.data)?;
+        let store = Store::open(Arc::clone(&ground.disk), &config.data)?;
         let run = config.data.join("run");
         make_private(&run).map_err(system("make the run directory"))?;
         make_private(&config.data.join("host")).map_err(system("make the host's directory"))?;
@@ -67,7 +68,7 @@ impl Daemon {
         let options = Options {
             data: config.data.clone(),
             http: config.http,
-            launcher: "/proc/self/exe".into(),
+            launcher: ground.launcher.clone(),
             host: host_program.clone(),
             outlives: config.host_outlives,
         };
@@ -81,7 +82,7 @@ impl Daemon {
             hardware: Hardware { architecture: std::env::consts::ARCH, memory_mib },
             client: supervisor.client().clone(),
             probe: Probe {
-                launcher: "/proc/self/exe".into(),
+                launcher: ground.launcher.clone(),
                 host: host_program,
                 log: config.data.join("host.log"),
                 patience: config.probe,
@@ -131,7 +132,8 @@ impl Daemon {
             said_accepted: false,
             refused: None,
             fresh,
-            latched: distrust,
+            latched: distrust.clone(),
+            distrust,
             offline: Some("not connected yet".to_owned()),
             hostless: Some("the host is starting".to_owned()),
             unenrolled: None,
@@ -141,11 +143,13 @@ impl Daemon {
             refused_at: None,
             introduced_at: None,
             told: VecDeque::new(),
+            facts: true,
             full: Full::default(),
             dirty: true,
         };
-        let begun = daemon.report_facts().and_then(|()| daemon.activation.pursue());
-        begun.or_else(|error| daemon.wait_for_room(error))?;
+        if let Err(error) = daemon.activation.pursue() {
+            daemon.endure(error);
+        }
         if let Some(why) = daemon.latched.clone() {
             daemon.told.push_back(Told { kind: "trust-fault", package: None, what: why });
         }

@@ -88,7 +88,6 @@ impl CutDisk {
         self.turn.lock().unwrap()
     }
 
-
     /// A file's bytes: as programs see them, and as they would be found after a power cut.
     pub fn bytes(&self, path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut world = self.world();

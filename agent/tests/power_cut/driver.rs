@@ -87,7 +87,8 @@ impl Part {
         let first = bundles(&world, before, 1);
         let mut offers = bundles(&world, offers, before.len() as u64 + 1);
         change(&mut world, &mut offers);
-        let mut part = Self { around: around(&mut world), before: CutDisk::new(), offers: first, end: End::default() };
+        let mut part =
+            Self { around: around(&mut world), before: CutDisk::new(), offers: first, end: End::default() };
         // The last of what went before is what is kept.
         if let Some(last) = before.last() {
             part.end = End { roots: 1, ..part.kept_after(before) };
@@ -136,10 +137,8 @@ impl Part {
         let committed = life.activation.state().slots.values().any(|slot| slot.committed.is_some());
         life.host_up()?;
         if committed {
-            life.until("answer without a registry", |life| {
-                !life.host.lock().unwrap().serving().is_empty()
-            })
-            .await?;
+            life.until("answer without a registry", |life| !life.host.lock().unwrap().serving().is_empty())
+                .await?;
         }
         life.connected()?;
         for (n, offer) in self.offers.iter().enumerate() {
@@ -188,7 +187,8 @@ impl Part {
         if found != *roots {
             return Some(format!("root {found}"));
         }
-        let blobs = kept.iter().flat_map(|n| &self.around.known[*n].blobs).map(|bytes| Digest::of(bytes).hex());
+        let blobs =
+            kept.iter().flat_map(|n| &self.around.known[*n].blobs).map(|bytes| Digest::of(bytes).hex());
         let packages = kept.iter().map(|n| self.digest(*n).hex());
         let expected: [(&str, BTreeSet<String>); 3] = [
             ("blobs/sha256", blobs.collect()),
@@ -277,7 +277,9 @@ impl Part {
             }
         }
         let points: usize = counts.values().sum();
-        println!("{name}: {points} cut points ({counts:?}), none skipped; {twice} cut again while recovering");
+        println!(
+            "{name}: {points} cut points ({counts:?}), none skipped; {twice} cut again while recovering"
+        );
         let each: BTreeSet<_> = counts.values().collect();
         assert_eq!((each.len(), counts.len()), (1, 3), "as many before, in the middle and after");
         points
@@ -293,7 +295,8 @@ fn is_quiet(life: &Life<'_>) -> bool {
     let host = life.host.lock().unwrap();
     let committed = life.activation.state().slots.values().filter_map(|slot| slot.committed.as_ref());
     let committed: Vec<_> = committed.map(|committed| committed.release.digest).collect();
-    life.activation.state().slots.values().all(|slot| slot.stage == Stage::Idle) && host.serving() == committed
+    life.activation.state().slots.values().all(|slot| slot.stage == Stage::Idle)
+        && host.serving() == committed
 }
 
 fn names(disk: &CutDisk, place: &str) -> BTreeSet<String> {

@@ -100,7 +100,8 @@ impl Host {
         let package = self.known.iter().find(|p| p.built.bundle.digest() == digest).ok_or("of nobody")?;
         for file in package.built.bundle.files() {
             let place = load.directory.join(file.path.as_str());
-            let (seen, _) = self.disk.bytes(&place).ok_or_else(|| format!("{} is not there", place.display()))?;
+            let (seen, _) =
+                self.disk.bytes(&place).ok_or_else(|| format!("{} is not there", place.display()))?;
             if Digest::of(&seen) != file.digest {
                 return Err(format!("{} is not what it should be", place.display()));
             }
