@@ -154,11 +154,6 @@ impl Activation {
         &self.state
     }
 
-    /// How many blobs are being moved into their place, beside the loop: each is an outcome to come.
-    pub fn storing(&self) -> usize {
-        self.storing.len()
-    }
-
     /// What is to be done for the driver; empties the list.
     pub fn errands(&mut self) -> Errands {
         std::mem::take(&mut self.errands)

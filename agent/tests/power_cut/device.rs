@@ -216,7 +216,8 @@ impl<'a> Life<'a> {
                     biased;
                     outcome = self.outcomes.recv() => {
                         let outcome = outcome.ok_or("nobody says anything any more")?;
-                        stored -= usize::from(matches!(outcome, Outcome::Stored { .. }));
+                        let beside = matches!(outcome, Outcome::Stored { .. } | Outcome::Opened { .. });
+                        stored = stored.saturating_sub(usize::from(beside));
                         outcomes.push(outcome);
                     }
                     () = tokio::time::sleep(pause.unwrap_or(HUNG)), if stored == 0 => break,
