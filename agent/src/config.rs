@@ -11,6 +11,8 @@ use std::time::Duration;
 use selvedge_package::nearest::nearest;
 use serde::Deserialize;
 
+use crate::budget::{self, WindowError};
+
 /// Largest configuration file, in bytes.
 const LARGEST_FILE: u64 = 64 * 1024;
 
@@ -80,6 +82,10 @@ pub struct Choices {
     pub probe_memory_mib: Option<u64>,
     /// Seconds that loading a package in the host may take, its acceptance cases included.
     pub load_seconds: Option<u64>,
+    /// MiB that packages may bring a day; by default any number.
+    pub data_budget_mib: Option<u64>,
+    /// Spans of the day in UTC in which packages are fetched, as `22:00-05:30`; by default always.
+    pub data_windows: Option<Vec<String>>,
 }
 
 /// Everything decided.
@@ -105,6 +111,8 @@ pub struct Config {
     pub probe_memory: Option<u64>,
     /// Longest time for a load.
     pub load: Duration,
+    /// What fetching may cost.
+    pub traffic: budget::Settings,
 }
 
 impl Choices {
@@ -143,12 +151,14 @@ impl Choices {
             probe_seconds: self.probe_seconds.or(others.probe_seconds),
             probe_memory_mib: self.probe_memory_mib.or(others.probe_memory_mib),
             load_seconds: self.load_seconds.or(others.load_seconds),
+            data_budget_mib: self.data_budget_mib.or(others.data_budget_mib),
+            data_windows: self.data_windows.or(others.data_windows),
         }
     }
 }
 
 /// The keys of [`Choices`].
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 11] = [
     "host-binary",
     "http",
     "modules",
@@ -158,6 +168,8 @@ const KEYS: [&str; 9] = [
     "probe-seconds",
     "probe-memory-mib",
     "load-seconds",
+    "data-budget-mib",
+    "data-windows",
 ];
 
 impl Config {
@@ -196,8 +208,29 @@ impl Config {
             probe: Duration::from_secs(chosen.probe_seconds.unwrap_or(600).max(1)),
             probe_memory: chosen.probe_memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
             load: Duration::from_secs(chosen.load_seconds.unwrap_or(600).max(1)),
+            traffic: traffic(chosen.data_budget_mib, chosen.data_windows)?,
         })
     }
+}
+
+fn traffic(mib: Option<u64>, windows: Option<Vec<String>>) -> Result<budget::Settings, ConfigError> {
+    if let Some(mib @ (0 | 1_048_577..)) = mib {
+        let rule = "1 to 1048576; without it there is no limit";
+        return Err(ConfigError::Value { key: "data-budget-mib", value: mib.to_string(), rule });
+    }
+    let windows = windows.unwrap_or_default();
+    let parsed = budget::Windows::parse(&windows).map_err(|error| ConfigError::Value {
+        key: "data-windows",
+        value: format!("{windows:?}"),
+        rule: match error {
+            WindowError::Form => "spans of the day in UTC, as \"22:00-05:30\"",
+            WindowError::Empty => {
+                "a window that begins when it ends is none; without windows there is no limit"
+            }
+            WindowError::TooMany => "at most 16 windows",
+        },
+    })?;
+    Ok(budget::Settings { per_day: mib.map(|mib| mib << 20), windows: parsed })
 }
 
 fn beside_us() -> Result<PathBuf, ConfigError> {
@@ -222,13 +255,16 @@ mod tests {
     fn every_key_is_known_to_both_lists() {
         let text = "host-binary = 'h'\nhttp = '127.0.0.1:1'\nmodules = 'm'\nonnxruntime = 'o'\n\
                     host-outlives = false\nheartbeat-seconds = 5\nprobe-seconds = 6\n\
-                    probe-memory-mib = 7\nload-seconds = 8";
+                    probe-memory-mib = 7\nload-seconds = 8\ndata-budget-mib = 9\n\
+                    data-windows = ['22:00-05:00']";
         assert_eq!(text.lines().count(), KEYS.len());
         let choices = Choices::from_text(text).unwrap();
         let config = Config::merge(Path::new("/d"), choices, Choices::default()).unwrap();
         assert_eq!(config.heartbeat, Duration::from_secs(5));
         assert_eq!(config.probe_memory, Some(7 << 20));
         assert!(!config.host_outlives);
+        assert_eq!(config.traffic.per_day, Some(9 << 20));
+        assert_eq!(config.traffic.windows.to_string(), "22:00-05:00");
     }
 
     #[test]
@@ -239,6 +275,19 @@ mod tests {
         let config = Config::merge(Path::new("/d"), file, line).unwrap();
         assert_eq!(config.http.port(), 2);
         assert!(config.host_binary.is_absolute());
+    }
+
+    #[test]
+    fn a_budget_that_is_none_and_a_window_that_is_none_are_refused() {
+        let with = |text: &str| {
+            let choices = Choices::from_text(&format!("host-binary = 'h'\n{text}")).unwrap();
+            Config::merge(Path::new("/d"), choices, Choices::default())
+        };
+        assert!(with("data-budget-mib = 1").is_ok());
+        for bad in ["data-budget-mib = 0", "data-windows = ['22-5']", "data-windows = ['01:00-01:00']"] {
+            let error = with(bad).unwrap_err().to_string();
+            assert!(error.contains("cannot be"), "{error}");
+        }
     }
 
     #[test]

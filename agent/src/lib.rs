@@ -7,6 +7,7 @@
 //! wasmtime nor ONNX Runtime, and runs on one thread.
 
 pub mod activate;
+pub mod budget;
 pub mod clock;
 pub mod config;
 pub mod credential;

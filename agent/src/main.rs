@@ -108,6 +108,12 @@ struct Run {
     /// Seconds between two signs of life to the registry.
     #[arg(long, value_name = "SECONDS")]
     heartbeat: Option<u64>,
+    /// MiB that packages may bring a day, headers included; by default any number.
+    #[arg(long, value_name = "MIB")]
+    data_budget_mib: Option<u64>,
+    /// Span of the day in UTC in which packages are fetched, as 22:00-05:30; may be given several times.
+    #[arg(long, value_name = "HH:MM-HH:MM")]
+    data_windows: Vec<String>,
 }
 
 fn main() -> ExitCode {
@@ -196,6 +202,8 @@ fn run(command: Command) -> anyhow::Result<()> {
                 onnxruntime: run.onnxruntime,
                 host_outlives: run.no_host_outlive.then_some(false),
                 heartbeat_seconds: run.heartbeat,
+                data_budget_mib: run.data_budget_mib,
+                data_windows: (!run.data_windows.is_empty()).then_some(run.data_windows),
                 ..Choices::default()
             };
             let config = Config::merge(&run.data, file, line)?;

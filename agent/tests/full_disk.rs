@@ -237,6 +237,8 @@ fn driver(store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
         },
         memory: Memory::default(),
         load: Duration::from_secs(30),
+        traffic: Default::default(),
+        floor: Default::default(),
         outcomes: sender,
     };
     (Activation::resume(parts, 1).unwrap(), outcomes)

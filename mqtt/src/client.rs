@@ -105,6 +105,16 @@ impl Handle {
         lock(&self.outbox).publish(topic.into(), qos, payload.into(), Some(lifetime))
     }
 
+    /// Like [`Handle::publish`] at QoS 0, for what gives way to all other messages and is asked for again
+    /// where it is lost: blocks of blobs.
+    pub fn publish_cargo(
+        &self,
+        topic: impl Into<String>,
+        payload: impl Into<Bytes>,
+    ) -> Result<(), PublishError> {
+        lock(&self.outbox).publish_cargo(topic.into(), payload.into())
+    }
+
     /// Sends what waits, if that takes no more than two seconds, then says goodbye, so that the
     /// broker does not publish the will. [`Inbox::recv`] gives `None` when it is done.
     pub fn close(&self) {

@@ -34,8 +34,8 @@ use crate::refusal::{self, Reason};
 const IN_FLIGHT: u16 = 16;
 /// QoS 1 messages on their way from the broker, at most.
 const RECEIVE_MAXIMUM: u16 = 32;
-/// Requests inside rumqttc; the outbox holds the rest.
-const HANDED_OVER: usize = 16;
+/// Requests inside rumqttc, which sends them in this order; the outbox holds the rest.
+const HANDED_OVER: usize = 2;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -91,7 +91,7 @@ impl Connection {
         closing: watch::Receiver<bool>,
     ) -> Self {
         let (client, poll) = AsyncClient::new(mqtt_options(&options, tls.as_ref()), HANDED_OVER);
-        let outbox = Outbox::new(client, options.outbox, options.maximum_packet);
+        let outbox = Outbox::new(client, options.outbox, options.cargo, options.maximum_packet);
         Self {
             options,
             tls,
@@ -423,6 +423,7 @@ fn mqtt_options(options: &Options, tls: Option<&Arc<ClientConfig>>) -> MqttOptio
     }
     let mut network = NetworkOptions::new();
     network.set_tcp_nodelay(true);
+    network.set_tcp_send_buffer_size(options.send_buffer);
     mqtt.set_network_options(network);
     mqtt.set_keep_alive(options.keep_alive);
     mqtt.set_connection_timeout(CONNECT_TIMEOUT.as_secs());

@@ -1,8 +1,8 @@
 //! Our wrapper round rumqttc 0.25, MQTT 5: the only crate that links it.
 //!
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
-//! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `inbox` what was
-//! received; `backoff` spreads reconnects; `tls` says whom to believe and who we are, `refusal` why a
+//! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `cargo` what gives way to
+//! all the rest; `inbox` what was received; `backoff` spreads reconnects; `tls` says whom to believe and who we are, `refusal` why a
 //! connection failed. A message is never sent that the broker's limit or our own
 //! forbids, queues are bounded, nothing here blocks a caller, and plaintext goes to loopback only.
 //!
@@ -31,6 +31,9 @@
 //! - nothing paces what is published: queues are bounded both ways, QoS 0 is dropped where it finds
 //!   no room, QoS 1 slows the broker down (`inbox`; `m::a_flood_of_qos_0_is_bounded`,
 //!   `m::more_than_was_allowed_is_not_kept`); blocks are pulled (`selvedge_protocol::block`);
+//! - it sends in the order of publishing, whatever waits: it is handed two messages at a time, and blocks
+//!   only when nothing else waits, before a socket with a small buffer (`outbox`, `cargo`, `connection`;
+//!   `limits::nothing_waits_behind_more_than_a_few_blocks`);
 //! - publishing from the task that polls deadlocks: handles only ever `try` (`outbox`; its own tests);
 //! - 14 MiB of in-flight slots: 16 slots (`connection`;
 //!   `limits::sixteen_messages_are_on_their_way_at_most`);
@@ -44,6 +47,7 @@
 
 mod address;
 mod backoff;
+mod cargo;
 mod client;
 mod connection;
 mod inbox;

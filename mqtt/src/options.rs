@@ -32,6 +32,11 @@ pub struct Options {
     pub longest_retry: Duration,
     /// What may wait to be sent.
     pub outbox: QueueLimit,
+    /// What may wait of what gives way to all others ([`crate::Handle::publish_cargo`]).
+    pub cargo: QueueLimit,
+    /// The socket's send buffer in bytes, of which the system takes the double: what is in it goes before
+    /// whatever comes later, and it is all that is on its way in a round trip.
+    pub send_buffer: u32,
     /// What may wait to be taken by [`crate::Inbox::recv`].
     pub inbox: QueueLimit,
 }
@@ -84,6 +89,8 @@ impl Options {
             fleet: 1,
             longest_retry,
             outbox: queue,
+            cargo: queue,
+            send_buffer: 64 * 1024,
             inbox: queue,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! QoS 0 is worth nothing later, so it is refused while there is no connection. QoS 1 waits here,
 //! within bounds, through lost connections and lost sessions, until the broker acknowledged it, or
-//! until its lifetime is over, if it was given one.
+//! until its lifetime is over, if it was given one. Cargo gives way to both ([`crate::cargo`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use rumqttc::v5::{AsyncClient, ClientError, Request};
 use selvedge_protocol::topic::Qos;
 use tokio::time::Instant;
 
+use crate::cargo::Cargo;
 use crate::lifetime::{self, Deadlines};
 use crate::options::QueueLimit;
 
@@ -51,6 +52,7 @@ pub(crate) struct Outbox {
     largest: u32,
     waiting: VecDeque<Waiting>,
     bytes: usize,
+    cargo: Cargo,
     deadlines: Deadlines,
     acks: Vec<u16>,
 }
@@ -69,7 +71,7 @@ enum State {
 }
 
 impl Outbox {
-    pub fn new(client: AsyncClient, limit: QueueLimit, largest: u32) -> Self {
+    pub fn new(client: AsyncClient, limit: QueueLimit, cargo: QueueLimit, largest: u32) -> Self {
         Self {
             client,
             state: State::Offline,
@@ -78,6 +80,7 @@ impl Outbox {
             largest,
             waiting: VecDeque::new(),
             bytes: 0,
+            cargo: Cargo::new(cargo),
             deadlines: Deadlines::default(),
             acks: Vec::new(),
         }
@@ -90,28 +93,17 @@ impl Outbox {
         payload: Bytes,
         lifetime: Option<Duration>,
     ) -> Result<(), PublishError> {
-        if topic.is_empty() || topic.len() > 1024 || topic.contains('\0') || !valid_topic(&topic) {
-            return Err(PublishError::Topic(topic.chars().take(120).collect()));
-        }
         let qos = match qos {
             Qos::AtMostOnce => QoS::AtMostOnce,
             Qos::AtLeastOnce => QoS::AtLeastOnce,
         };
+        let mut publish = Self::checked(topic, qos, payload)?;
         let now = Instant::now();
         let until = lifetime.map(|lifetime| lifetime::until(lifetime, now));
-        let mut publish = Publish::new(topic, qos, payload, None);
         if let Some(until) = until {
             lifetime::put(&mut publish, until, now);
         }
-        let size = packet_size(&publish);
-        if size > self.largest as usize {
-            return Err(PublishError::TooLarge { size, limit: self.largest });
-        }
-        match (self.state, qos) {
-            (State::Closed, _) => return Err(PublishError::Closed),
-            (State::Offline, QoS::AtMostOnce) => return Err(PublishError::Offline),
-            _ => {}
-        }
+        self.may_be_sent(&publish)?;
         let cost = cost(&publish);
         if self.waiting.len() >= self.limit.messages || self.bytes + cost > self.limit.bytes {
             self.drop_late(now);
@@ -131,7 +123,38 @@ impl Outbox {
         Ok(())
     }
 
-    /// Hands what waits to rumqttc, as much as it takes now.
+    fn checked(topic: String, qos: QoS, payload: Bytes) -> Result<Publish, PublishError> {
+        if topic.is_empty() || topic.len() > 1024 || topic.contains('\0') || !valid_topic(&topic) {
+            return Err(PublishError::Topic(topic.chars().take(120).collect()));
+        }
+        Ok(Publish::new(topic, qos, payload, None))
+    }
+
+    /// Whether it fits the broker's limit, and there is a connection where it needs one.
+    fn may_be_sent(&self, publish: &Publish) -> Result<(), PublishError> {
+        let size = packet_size(publish);
+        if size > self.largest as usize {
+            return Err(PublishError::TooLarge { size, limit: self.largest });
+        }
+        match (self.state, publish.qos) {
+            (State::Closed, _) => Err(PublishError::Closed),
+            (State::Offline, QoS::AtMostOnce) => Err(PublishError::Offline),
+            _ => Ok(()),
+        }
+    }
+
+    /// QoS 0 that gives way to everything else.
+    pub fn publish_cargo(&mut self, topic: String, payload: Bytes) -> Result<(), PublishError> {
+        let publish = Self::checked(topic, QoS::AtMostOnce, payload)?;
+        self.may_be_sent(&publish)?;
+        if !self.cargo.push(publish, Instant::now()) {
+            return Err(PublishError::Full(self.cargo.len()));
+        }
+        self.refill();
+        Ok(())
+    }
+
+    /// Hands what waits to rumqttc, as much as it takes now; cargo when nothing else waits.
     pub fn refill(&mut self) {
         while let Some(waiting) = self.waiting.pop_front() {
             let cost = cost(&waiting.publish);
@@ -141,6 +164,13 @@ impl Outbox {
                     self.waiting.push_front(waiting);
                     return;
                 }
+            }
+        }
+        let now = Instant::now();
+        while let Some(publish) = self.cargo.pop(now) {
+            if let Some(refused) = self.hand_over(Waiting { publish, until: None }) {
+                self.cargo.put_back(refused.publish, now);
+                return;
             }
         }
     }
@@ -165,6 +195,7 @@ impl Outbox {
             self.state = State::Offline;
         }
         self.acks.clear();
+        self.cargo.clear();
         self.waiting.retain(|waiting| waiting.publish.qos != QoS::AtMostOnce);
         self.drop_late(Instant::now());
     }
@@ -277,9 +308,11 @@ mod tests {
     use super::*;
     use rumqttc::v5::MqttOptions;
 
+    const LIMIT: QueueLimit = QueueLimit { messages: 3, bytes: 1000 };
+
     fn outbox(room: usize) -> (Outbox, rumqttc::v5::EventLoop) {
         let (client, poll) = AsyncClient::new(MqttOptions::new("x", "localhost", 1), room);
-        (Outbox::new(client, QueueLimit { messages: 3, bytes: 1000 }, 500), poll)
+        (Outbox::new(client, LIMIT, LIMIT, 500), poll)
     }
 
     fn publish(outbox: &mut Outbox, qos: Qos, size: usize) -> Result<(), PublishError> {
@@ -305,6 +338,22 @@ mod tests {
         assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 400), Err(PublishError::Full(3)));
         outbox.close();
         assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Err(PublishError::Closed));
+    }
+
+    #[test]
+    fn cargo_waits_for_all_others_and_never_for_a_connection() {
+        let (mut outbox, _poll) = outbox(1);
+        let cargo = |outbox: &mut Outbox| outbox.publish_cargo("a/b".into(), Bytes::from_static(b"c"));
+        assert_eq!(cargo(&mut outbox), Err(PublishError::Offline));
+        outbox.connected(500);
+        for _ in 0..4 {
+            assert_eq!(cargo(&mut outbox), Ok(()));
+        }
+        assert_eq!(cargo(&mut outbox), Err(PublishError::Full(3)), "one is handed over, three wait");
+        assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Ok(()), "it has room of its own");
+        outbox.disconnected();
+        assert_eq!((outbox.cargo.len(), outbox.waiting.len()), (0, 1));
+        assert!(matches!(outbox.publish_cargo("a/#".into(), Bytes::new()), Err(PublishError::Topic(_))));
     }
 
     #[test]

@@ -71,3 +71,43 @@ async fn a_link_that_stands_still_for_seconds_is_given_time() {
     client.publish("up/x", Qos::AtLeastOnce, "end").unwrap();
     assert_eq!(peer.published().await.0, b"end");
 }
+
+/// A broker that reads slowly, before a queue full of blocks: what is published then comes behind the few
+/// blocks that are on their way, not behind the queue.
+#[tokio::test]
+async fn nothing_waits_behind_more_than_a_few_blocks() {
+    const BLOCK: usize = 16 * 1024;
+    let broker = Scripted::start(Some(4096));
+    let mut options = options(broker.port(), "a");
+    options.cargo.bytes = 8 << 20;
+    let buffered = 2 * options.send_buffer as usize / BLOCK;
+    let (client, mut inbox) = Client::start(options).unwrap();
+    let mut peer = broker.accept().await;
+    peer.connack(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    let queued = 200u8;
+    for number in 0..queued {
+        client.publish_cargo(format!("dn/{}", number % 2), vec![number; BLOCK]).unwrap();
+    }
+    // Everything that may be on its way is on its way.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    client.publish("up/q0", Qos::AtMostOnce, "now").unwrap();
+    client.publish("up/q1", Qos::AtLeastOnce, "now").unwrap();
+    let (mut before, mut urgent, mut numbers) = (0, 0, Vec::new());
+    while numbers.len() < usize::from(queued) {
+        match peer.published().await.0 {
+            payload if payload == b"now" => urgent += 1,
+            payload => {
+                before += usize::from(urgent < 2);
+                numbers.push(payload[0]);
+            }
+        }
+    }
+    assert_eq!(urgent, 2);
+    // In the socket's buffers, being written, handed over.
+    assert!(before <= buffered + 6, "{before} blocks came first; the buffer holds {buffered}");
+    for lane in 0..2 {
+        let order: Vec<u8> = numbers.iter().copied().filter(|number| number % 2 == lane).collect();
+        assert!(order.is_sorted() && order.len() == usize::from(queued) / 2, "{order:?}");
+    }
+}

@@ -31,6 +31,10 @@ const AWAY: Duration = Duration::from_secs(14 * 24 * 3600);
 /// What the MQTT client id of every registry begins with, and the longest file with one.
 const CLIENT_ID: &str = "selvedge-registry";
 const LONGEST_ID: u64 = 256;
+/// Blocks that wait to be sent: a broker that takes them slowly lets devices wait, not queues grow.
+const CARGO: QueueLimit = QueueLimit { messages: 2048, bytes: 8 << 20 };
+/// The MQTT socket's send buffer in bytes: enough for 25 MB/s at 5 ms to the broker.
+const SEND_BUFFER: u32 = 128 << 10;
 /// Largest MQTT packet.
 const PACKET: u32 = 1 << 20;
 
@@ -81,6 +85,8 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     mqtt.subscriptions = vec![(Topic::subscription_registry(), Qos::AtLeastOnce)];
     mqtt.maximum_packet = PACKET;
     mqtt.outbox = QueueLimit { messages: 8192, bytes: 64 << 20 };
+    mqtt.cargo = CARGO;
+    mqtt.send_buffer = SEND_BUFFER;
     mqtt.inbox = QueueLimit { messages: 4096, bytes: 16 << 20 };
     mqtt.tls = app.credentials.tls()?;
     let (handle, inbox) = Client::start(mqtt).map_err(|error| unusable(error.to_string()))?;

@@ -104,6 +104,17 @@ impl Stack {
         wait::until("the broker to listen", || TcpStream::connect(&self.broker_address));
     }
 
+    /// The broker moves to another address, and the registry with it; agents learn of it when they are
+    /// started anew.
+    pub fn move_broker(&mut self) {
+        self.registry = None;
+        self.broker = None;
+        self.broker_address = String::new();
+        self.start_broker();
+        self.agents_broker = self.broker_address.clone();
+        self.start_registry();
+    }
+
     /// Starts the registry, on the address that it had before.
     pub fn start_registry(&mut self) {
         let address = if self.registry_address.is_empty() { "127.0.0.1:0" } else { &self.registry_address };

@@ -127,6 +127,7 @@ impl Activation {
     }
 
     fn start_transfer(&mut self, digest: Digest, partial: Partial, now: Duration) {
+        self.meter(now);
         let actions = self.transfers.add(now, digest, partial);
         self.follow(actions, now);
     }
@@ -134,6 +135,7 @@ impl Activation {
     /// Ends a transfer at once; what came of it is kept.
     pub(super) fn stop_transfer(&mut self, digest: &Digest, now: Duration) -> Option<Partial> {
         let (partial, actions) = self.transfers.cancel(now, digest);
+        self.errands.needs.retain(|need| need.digest != *digest);
         self.follow(actions, now);
         partial
     }

@@ -9,6 +9,7 @@
 mod carry;
 mod host;
 mod make_way;
+mod meter;
 mod operate;
 mod outcome;
 mod pull;
@@ -26,7 +27,8 @@ use selvedge_package::{Digest, PackageName};
 use selvedge_protocol::message::Need;
 use tokio::sync::mpsc;
 
-use crate::clock;
+use crate::budget::{self, Budget, Hold, UsedRecord};
+use crate::clock::{self, Floor};
 use crate::fetch::Hardware;
 use crate::memory::Memory;
 use crate::store::{Key, Partial, Store, StoreError, Transaction};
@@ -57,6 +59,10 @@ pub struct Parts {
     pub memory: Memory,
     /// Longest time for a load.
     pub load: Duration,
+    /// What fetching may cost.
+    pub traffic: budget::Settings,
+    /// The device's time, for the budget.
+    pub floor: Floor,
     /// Where tasks say what came of them; what arrives there goes to [`Activation::take`].
     pub outcomes: mpsc::UnboundedSender<Outcome>,
 }
@@ -97,6 +103,13 @@ pub struct Activation {
     wanted: BTreeMap<Digest, Wanted>,
     /// Whose turn it is.
     turns: Turns,
+    budget: Budget,
+    /// When the budget was last told the time.
+    metered: Option<Duration>,
+    /// Until when it is not tried again to write down what is used.
+    unmetered: Option<Duration>,
+    /// Why blobs wait, as it was last seen.
+    held: Option<Hold>,
     /// Blobs that are being opened, what is there of them being looked at.
     opening: BTreeSet<Digest>,
     /// Blobs that are being moved into their place.
@@ -122,6 +135,9 @@ impl Activation {
     /// Reads the stored state and takes up what was interrupted.
     pub fn resume(parts: Parts, seed: u64) -> Result<Self, StoreError> {
         let record: Option<StateRecord> = parts.store.database().read(Key::Deployment)?;
+        let used: Option<UsedRecord> = parts.store.database().read(Key::Budget)?;
+        let now = clock::since_boot();
+        let budget = Budget::resume(parts.traffic.clone(), used.map(UsedRecord::into), now);
         let mut activation = Self {
             state: record.map(State::from).unwrap_or_default(),
             parts,
@@ -135,6 +151,10 @@ impl Activation {
             fetching: Vec::new(),
             wanted: BTreeMap::new(),
             turns: Turns::default(),
+            budget,
+            metered: None,
+            unmetered: None,
+            held: None,
             opening: BTreeSet::new(),
             storing: BTreeSet::new(),
             look: true,
@@ -246,6 +266,7 @@ impl Activation {
             let before = self.state.clone();
             let plan = plan(&self.state);
             self.fetch(&plan, now)?;
+            self.meter(now);
             if self.state == before {
                 self.begin(&plan, now)?;
             }
@@ -399,15 +420,18 @@ impl Activation {
         let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
         let watch = (watching && self.host.is_up() && self.operation.is_none())
             .then(|| self.watched + operate::WATCH);
+        let meter = self.meter_wakes_at();
         if let Some(until) = self.halted {
-            return [self.transfers.wake_at(), self.rests.wake_at(), Some(until)].into_iter().flatten().min();
+            let waits = [self.transfers.wake_at(), self.rests.wake_at(), Some(until), meter];
+            return waits.into_iter().flatten().min();
         }
-        [self.transfers.wake_at(), self.rests.wake_at(), watch].into_iter().flatten().min()
+        [self.transfers.wake_at(), self.rests.wake_at(), watch, meter].into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn tick(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
+        self.meter(now);
         let actions = self.transfers.tick(now);
         self.follow(actions, now);
         self.look |= self.rests.over(now);

@@ -9,11 +9,15 @@ use selvedge_package::{Digest, PackageName};
 use super::Activation;
 use super::carry::Wanted;
 use super::rest::Rest;
+use crate::budget::on_the_wire;
 use crate::clock;
 use crate::failure::chain;
 use crate::fetch::{Stock, besides, rules, stock};
 use crate::store::{MARGIN, StoreError};
 use crate::transfer::PullError;
+
+/// Bytes of the topic on which blocks come, about.
+const TOPIC: usize = 40;
 
 impl Activation {
     /// Looks at what is stored of the releases that are to be fetched, and starts and stops
@@ -166,6 +170,7 @@ impl Activation {
     /// There is a connection.
     pub fn connected(&mut self, maximum_packet: u32) {
         let now = clock::since_boot();
+        self.meter(now);
         let actions = self.transfers.connected(now, maximum_packet);
         self.follow(actions, now);
     }
@@ -187,6 +192,8 @@ impl Activation {
     /// A payload of `dn/blk`.
     pub fn frame(&mut self, payload: &[u8]) -> Result<(), StoreError> {
         let now = clock::since_boot();
+        self.received(on_the_wire(TOPIC + payload.len()));
+        self.meter(now);
         let actions = self.transfers.frame(now, payload);
         self.follow(actions, now);
         if self.look {

@@ -66,8 +66,10 @@ impl Daemon {
     fn trouble(&self) -> Vec<String> {
         let certificate = self.certificate_trouble(self.now().at);
         let full = self.full.trouble();
+        let metering = self.activation.metering();
         let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
-        let trouble = [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched];
+        let trouble =
+            [&self.offline, &self.hostless, &self.unenrolled, &certificate, &full, &latched, &metering];
         trouble.into_iter().flatten().cloned().collect()
     }
 

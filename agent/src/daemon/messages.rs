@@ -14,6 +14,7 @@ use selvedge_protocol::signed::{PublicKey, Purpose};
 use selvedge_protocol::topic::{Direction, Kind, Topic};
 
 use super::Daemon;
+use crate::budget::on_the_wire;
 use crate::clock;
 use crate::credential::Event;
 use crate::failure::chain;
@@ -71,6 +72,7 @@ impl Daemon {
 
     /// A message from outside: anything may be in it.
     fn message(&mut self, topic: &str, payload: &[u8]) -> Result<(), StoreError> {
+        let topic_length = topic.len();
         let kind = match Topic::parse(topic) {
             Ok(topic)
                 if topic.device == self.identity.device && topic.kind.direction() == Direction::Down =>
@@ -82,6 +84,9 @@ impl Daemon {
                 return Ok(());
             }
         };
+        if kind != Kind::Block {
+            self.activation.received(on_the_wire(topic_length + payload.len()));
+        }
         if kind == Kind::Block {
             return self.activation.frame(payload);
         }

@@ -325,7 +325,9 @@ impl Daemon {
     /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
     async fn stop(mut self, config: &Config, mut sources: Sources) {
         tracing::info!(chunks = self.activation.chunks(), "the agent ends");
-        self.activation.disconnected();
+        if let Err(error) = self.activation.end() {
+            tracing::warn!("{}", chain(&error));
+        }
         self.link.close();
         // The supervisor must not wait for somebody to take its events.
         drop(sources.host);

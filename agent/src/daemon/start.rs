@@ -75,6 +75,10 @@ impl Daemon {
         let (host_events, host) = mpsc::channel(16);
         let supervisor = Supervisor::start(options, host_events).await?;
 
+        let floor = Floor::default();
+        if let Some(trust) = &trust {
+            floor.raise(trust.floor());
+        }
         let memory_mib = facts::memory_mib().unwrap_or(u64::from(u32::MAX));
         let (outcome, outcomes) = mpsc::unbounded_channel();
         let parts = Parts {
@@ -91,14 +95,14 @@ impl Daemon {
             },
             memory: Memory::default(),
             load: config.load,
+            traffic: config.traffic.clone(),
+            floor: floor.clone(),
             outcomes: outcome,
         };
         let mut activation = Activation::resume(parts, rand::random())?;
         // Newest intent that was ever accepted, in case the agent was killed right after accepting.
         let mut fresh = None;
-        let floor = Floor::default();
         if let Some(trust) = &trust {
-            floor.raise(trust.floor());
             match trust.desired(&identity.device) {
                 Ok(Some(desired)) => {
                     activation.desire(trust, &desired)?;

@@ -42,6 +42,8 @@ pub enum Key {
     Prefetched,
     /// Written when the disk has failed and has to prove itself.
     Proof,
+    /// What is used of the day's data budget.
+    Budget,
 }
 
 impl Key {
@@ -54,6 +56,7 @@ impl Key {
             Self::Credentials => "credentials",
             Self::Prefetched => "prefetched",
             Self::Proof => "proof",
+            Self::Budget => "budget",
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_agent::activate::{Activation, Outcome, Parts};
+use selvedge_agent::budget;
 use selvedge_agent::fetch::Hardware;
 use selvedge_agent::memory::Memory;
 use selvedge_agent::store::{RealDisk, Store};
@@ -215,6 +216,14 @@ impl Bench {
 }
 
 pub fn driver(place: &Path, store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
+    driver_with(place, store, budget::Settings::default())
+}
+
+pub fn driver_with(
+    place: &Path,
+    store: &Store,
+    traffic: budget::Settings,
+) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
     let (sender, outcomes) = mpsc::unbounded_channel();
     let parts = Parts {
         store: store.clone(),
@@ -230,6 +239,8 @@ pub fn driver(place: &Path, store: &Store) -> (Activation, mpsc::UnboundedReceiv
         },
         memory: Memory::at(place.join("proc"), place.join("cgroup")),
         load: PATIENCE,
+        traffic,
+        floor: Default::default(),
         outcomes: sender,
     };
     (Activation::resume(parts, 1).unwrap(), outcomes)

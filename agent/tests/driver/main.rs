@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench;
+mod carry;
 
 use selvedge_control::PackageState;
 use selvedge_deployment::Stage;

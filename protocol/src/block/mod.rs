@@ -13,7 +13,7 @@ mod plan;
 
 pub use answer::{Answer, NeedError, answer};
 pub use bitmap::Bitmap;
-pub use bucket::{Bucket, Rate};
+pub use bucket::{Bucket, Rate, take_of_both};
 pub use frame::{Frame, FrameError, HEADER, block_frame, header, refusal_frame};
 pub use pace::{FIRST_WINDOW, LARGEST_WINDOW};
 pub use plan::{Event, OPEN_CHUNKS, Plan};

@@ -1,8 +1,9 @@
 //! Blocks: answered without state, at a bounded rate, and only to devices that need them.
 //!
 //! A device gets the blobs of packages that are assigned to it and its own desired state, nothing
-//! else; what is not for it does not exist for it. Whoever asks for more than the rate allows is
-//! told when to ask again, and so is everyone when too many requests wait.
+//! else; what is not for it does not exist for it. Whoever asks for more than the rate allows gets a
+//! part, and is told when to ask for the rest; so is everyone when too many requests wait, or when the
+//! broker takes blocks more slowly than they are asked for. Blocks give way to all other messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,9 @@ use crate::notices::DAMAGED_BLOB;
 
 /// What looking for a desired state costs, in bytes of the device's rate.
 const REBUILD: u64 = 256 << 10;
+
+/// How long a device waits when there is no room for more blocks, in milliseconds.
+const FULL_MS: u32 = 250;
 
 /// The largest window with its headers: what one request may bring.
 const WINDOW: u64 = (1 << 20) + (64 << 10);
@@ -120,7 +124,8 @@ impl Blocks {
             }
         };
         match block::refusal_frame(need.transfer, &refusal) {
-            // One that finds no room is asked for again, like a block.
+            // Behind the blocks that were sent: it speaks of the rest. One that finds no room is asked
+            // for again, like a block.
             Ok(frame) => drop(publish(handle, device, frame)),
             Err(error) => tracing::error!("cannot write a refusal: {error}"),
         }
@@ -140,10 +145,8 @@ impl Blocks {
                 return Ok(Some(Refusal::Unknown));
             }
         };
-        let bytes = spans.iter().map(|span| u64::from(span.length) + HEADER as u64).sum();
-        if let Err(refusal) = self.take(device, bytes, clock::running()) {
-            return Ok(Some(refusal));
-        }
+        let (given, wait) = self.share(device, &spans, clock::running());
+        let spans = spans[..given].to_vec();
         let transfer = need.transfer;
         let frames = tokio::task::spawn_blocking(move || read_frames(&source, transfer, &spans))
             .await
@@ -153,12 +156,23 @@ impl Blocks {
                 source: std::io::Error::other(error),
             })??;
         for frame in frames {
-            // A full queue loses the rest: the device's bitmap asks for it again.
+            // The broker takes them slowly: the device's bitmap asks for the rest again.
             if !publish(handle, device, frame) {
-                break;
+                return Ok(Some(Refusal::Busy { retry_after_ms: FULL_MS }));
             }
         }
-        Ok(None)
+        Ok(wait.map(busy))
+    }
+
+    /// How many of the blocks may be sent now, and how long the device is to wait for the rest.
+    fn share(&self, device: &DeviceId, spans: &[block::Span], now: Duration) -> (usize, Option<Duration>) {
+        let costs: Vec<u64> = spans.iter().map(|span| u64::from(span.length) + HEADER as u64).collect();
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Buckets { all, devices } = &mut *buckets;
+        // Only enrolled devices come here: there are as many as targets, at most.
+        let rate = self.limits.device;
+        let mine = devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
+        block::take_of_both(mine, all, &costs, now)
     }
 
     /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
@@ -206,9 +220,6 @@ impl Blocks {
 
     fn take(&self, device: &DeviceId, bytes: u64, now: Duration) -> Result<(), Refusal> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let busy = |wait: std::time::Duration| Refusal::Busy {
-            retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1),
-        };
         // Only enrolled devices come here: there are as many as targets, at most.
         let rate = self.limits.device;
         let mine = buckets.devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
@@ -221,6 +232,10 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+fn busy(wait: Duration) -> Refusal {
+    Refusal::Busy { retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1) }
 }
 
 fn read_frames(source: &Source, transfer: u32, spans: &[block::Span]) -> Result<Vec<Vec<u8>>, Error> {
@@ -247,7 +262,7 @@ fn read_frames(source: &Source, transfer: u32, spans: &[block::Span]) -> Result<
 
 fn publish(handle: &Handle, device: &DeviceId, frame: Vec<u8>) -> bool {
     let topic = Topic::new(device.clone(), Kind::Block);
-    match handle.publish(topic.to_string(), Kind::Block.qos(), frame) {
+    match handle.publish_cargo(topic.to_string(), frame) {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(%device, "a block was not sent: {error}");
