@@ -101,6 +101,8 @@ impl<'a> Life<'a> {
             },
             memory: Memory::at(place.join("proc"), place.join("cgroup")),
             load: HUNG,
+            traffic: Default::default(),
+            floor: Default::default(),
             outcomes: sender,
         };
         let mut activation = Activation::resume(parts, 1)?;
