@@ -1,7 +1,8 @@
 //! How much may be in flight, and how long to wait for it.
 //!
 //! The window is twice bandwidth × delay, both measured from our own requests: the best delivery
-//! rate of the last seconds and the shortest round trip. While the rate still grows with the
+//! rate of the last seconds and the shortest round trip; and as much more as the link brings while it
+//! stands still at times, as TCP does that repairs a loss. While the rate still grows with the
 //! window, that doubles it every round trip. A queue of our own making would lengthen the shortest
 //! round trip, so from time to time the pipe is drained and the round trip measured anew.
 
@@ -31,6 +32,8 @@ pub(super) struct Pace {
     delivered: u64,
     shortest: Option<(Duration, Duration)>,
     smoothed: Option<(Duration, Duration)>,
+    /// How far round trips are from their mean, as far as that was seen.
+    wobble: Duration,
     rate: BestRate,
     /// Timeouts without anything arriving in between.
     silent: u32,
@@ -45,6 +48,7 @@ impl Pace {
             delivered: 0,
             shortest: None,
             smoothed: None,
+            wobble: Duration::ZERO,
             rate: BestRate::default(),
             silent: 0,
             drain: false,
@@ -95,7 +99,7 @@ impl Pace {
         let holds = self.smoothed.map_or(FIRST_TIMEOUT, |(mean, _)| mean * 8);
         self.rate.sample(at, rate, holds.max(Duration::from_secs(1)));
         if let Some((shortest, _)) = self.shortest {
-            let product = 2.0 * self.rate.best() * shortest.as_secs_f64();
+            let product = self.rate.best() * (2.0 * shortest.as_secs_f64() + self.stall(shortest));
             // Saturating: a float too large becomes u32::MAX.
             self.window = (product as u32).clamp(FIRST_WINDOW, self.ceiling);
         }
@@ -117,6 +121,7 @@ impl Pace {
         self.silent = 0;
         self.smoothed = None;
         self.shortest = None;
+        self.wobble = Duration::ZERO;
         self.forget();
     }
 
@@ -137,12 +142,21 @@ impl Pace {
         if self.shortest.is_none_or(|(shortest, _)| elapsed <= shortest) {
             self.shortest = Some((elapsed, at));
         }
+        if let Some((mean, _)) = self.smoothed {
+            self.wobble = self.wobble * 3 / 4 + mean.abs_diff(elapsed) / 4;
+        }
         self.smoothed = Some(match self.smoothed {
             None => (elapsed, elapsed / 2),
             Some((mean, deviation)) => {
                 (mean * 7 / 8 + elapsed / 8, deviation * 3 / 4 + mean.abs_diff(elapsed) / 4)
             }
         });
+    }
+
+    /// How long nothing comes at times although the link works, in seconds: TCP repairs losses in order.
+    /// What is to be sent must not run out meanwhile.
+    fn stall(&self, shortest: Duration) -> f64 {
+        (self.wobble * 2).min(shortest * 4).as_secs_f64()
     }
 
     fn forget(&mut self) {
