@@ -3,7 +3,8 @@
 //! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of four brokers,
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `onnx_writer` writes tiny models,
-//! `packages` and `versions` make packages of them, `wire` counts
+//! `emulated` is a slow and lossy link between network
+//! namespaces, `packages` and `versions` make packages of them, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
@@ -11,6 +12,10 @@ pub mod asking;
 pub mod broker;
 pub mod clock;
 pub mod command;
+pub mod counts;
+pub mod delivery;
+pub mod emulated;
+pub mod link;
 pub mod onnx_writer;
 pub mod packages;
 pub mod process;

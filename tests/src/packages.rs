@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::command::Selvedge;
 use crate::onnx_writer;
 use crate::stack::Stack;
+use crate::versions;
 
 /// The keyring of a stack, as the command line takes it.
 pub fn keys(stack: &Stack) -> String {
@@ -51,6 +52,32 @@ pub fn release_folder(stack: &Stack, folder: &Path, release: u64) {
     let (folder, release) = (folder.display().to_string(), release.to_string());
     Selvedge::new().run(&["package", &folder, "--release", &release, "--out", &out, "--skip-acceptance"]);
     stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
+}
+
+/// A folder of a package: the identity model, a case that holds, and these files besides.
+pub fn identity_with_files(folder: &Path, name: &str, version: &str, files: &[(String, Vec<u8>)]) {
+    versions::identity(folder, name, version, 0, 6.0, "");
+    let names: Vec<&String> = files.iter().map(|(file, _)| file).collect();
+    let manifest = folder.join("selvedge.toml");
+    let text = std::fs::read_to_string(&manifest).expect("a manifest was written");
+    std::fs::write(&manifest, format!("files = {names:?}{text}")).expect("it can be written again");
+    for (file, bytes) in files {
+        std::fs::write(folder.join(file), bytes).expect("a file can be written");
+    }
+}
+
+/// `count` bytes that repeat nowhere, from a seed.
+pub fn noise(count: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes: Vec<u8> = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(count);
+    bytes
 }
 
 /// Assigns a release to the device.

@@ -35,8 +35,14 @@ pub struct Stack {
     registry_address: String,
     /// Where the agent finds its broker: the broker itself, or something in between.
     pub agents_broker: String,
+    /// Where the registry finds its broker: the broker itself, or something in between.
+    pub registrys_broker: String,
     /// More arguments of the registry, from its next start on.
     pub registry_arguments: Vec<String>,
+    /// More arguments of the agent, from its next start on.
+    pub agent_arguments: Vec<String>,
+    /// Words that start the agent elsewhere, such as in another network namespace; none: here.
+    pub agent_within: Vec<String>,
     inference_address: String,
 }
 
@@ -48,6 +54,11 @@ impl Stack {
 
     /// As [`Stack::without_agent`], over another broker.
     pub fn without_agent_over(broker: Broker) -> Self {
+        Self::without_agent_at(broker, &free_address())
+    }
+
+    /// The same, with the broker at an address of this machine.
+    pub fn without_agent_at(broker: Broker, address: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
         let mut stack = Self {
             dir,
@@ -55,15 +66,17 @@ impl Stack {
             broker_kind: broker,
             registry: None,
             agent: None,
-            broker_address: String::new(),
+            broker_address: address.to_owned(),
             registry_address: String::new(),
-            agents_broker: String::new(),
+            agents_broker: address.to_owned(),
+            registrys_broker: address.to_owned(),
             registry_arguments: Vec::new(),
+            agent_arguments: Vec::new(),
+            agent_within: Vec::new(),
             inference_address: free_address(),
         };
         Selvedge::new().run(&["keys", "init", &stack.path("keys")]);
         stack.start_broker();
-        stack.agents_broker = stack.broker_address.clone();
         stack.start_registry();
         stack.selvedge().run(&["target", "enrol", DEVICE, "--out", &stack.path("enrolment.json")]);
         stack
@@ -97,9 +110,6 @@ impl Stack {
 
     /// Starts the broker, on the address that it had before, and waits until it listens.
     pub fn start_broker(&mut self) {
-        if self.broker_address.is_empty() {
-            self.broker_address = free_address();
-        }
         self.broker = Some(self.broker_kind.start(&self.broker_address, self.dir.path()));
         wait::until("the broker to listen", || TcpStream::connect(&self.broker_address));
     }
@@ -123,7 +133,7 @@ impl Stack {
         let mut command = Command::new(program("selvedge-registry"));
         command
             .args(["serve", "--listen", address, "--data", &self.path("registry")])
-            .args(["--broker", &self.broker_url()])
+            .args(["--broker", &self.broker_kind.url(&self.registrys_broker)])
             .args([
                 "--online-keys",
                 &self.path("keys/online"),
@@ -144,12 +154,16 @@ impl Stack {
         let mut value: Value = serde_json::from_str(&text).expect("an enrolment is JSON");
         value["broker"] = self.broker_kind.url(&self.agents_broker).into();
         std::fs::write(&enrolment, value.to_string()).expect("the enrolment can be written");
-        let mut command = Command::new(program("selvedge-agent"));
+        let agent = program("selvedge-agent");
+        let mut words = self.agent_within.iter().map(AsRef::as_ref).chain([agent.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the agent's path is one"));
         command
+            .args(words)
             .args(["run", "--data", &self.path("agent"), "--http", &self.inference_address, "--enrolment"])
             .arg(&enrolment)
             .arg("--host-binary")
-            .arg(program("selvedge-host"));
+            .arg(program("selvedge-host"))
+            .args(&self.agent_arguments);
         self.agent = Some(Process::start("agent", &mut command, &self.dir.path().join("agent.log")));
     }
 

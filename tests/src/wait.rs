@@ -15,13 +15,28 @@ const POLL: Duration = Duration::from_millis(2);
 ///
 /// # Panics
 /// After [`HUNG`], with what was waited for and what the last poll saw.
-pub fn until<T, E: Debug>(what: &str, mut probe: impl FnMut() -> Result<T, E>) -> T {
+pub fn until<T, E: Debug>(what: &str, probe: impl FnMut() -> Result<T, E>) -> T {
+    within(HUNG, POLL, what, probe)
+}
+
+/// The same for what takes longer, or is dearer to look at: at most `limit`, looking every `poll`.
+///
+/// # Panics
+/// As [`until`], after `limit`.
+pub fn within<T, E: Debug>(
+    limit: Duration,
+    poll: Duration,
+    what: &str,
+    mut probe: impl FnMut() -> Result<T, E>,
+) -> T {
     let start = clock::now();
     loop {
         match probe() {
             Ok(value) => return value,
-            Err(seen) if start.elapsed() > HUNG => panic!("waited {HUNG:?} for {what}; last seen: {seen:?}"),
-            Err(_) => std::thread::sleep(POLL),
+            Err(seen) if start.elapsed() > limit => {
+                panic!("waited {limit:?} for {what}; last seen: {seen:?}")
+            }
+            Err(_) => std::thread::sleep(poll),
         }
     }
 }

@@ -12,6 +12,7 @@ mod bench;
 mod beside;
 mod children;
 mod clock;
+mod counts;
 mod demo;
 mod examples;
 mod fuzz;
@@ -47,7 +48,8 @@ enum Command {
         #[arg(long, hide = true)]
         folder: Option<PathBuf>,
     },
-    /// Install what the tests need and run all of them, or a part: `stories`, `attacks`
+    /// Install what the tests need and run all of them, or a part: `stories`, `attacks`,
+    /// `links`, `power-cut`, `swap`
     Test {
         /// The part, and arguments for `cargo nextest run`
         #[arg(value_name = "PART | ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]

@@ -7,26 +7,56 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::{attacks, beside, clock, examples, paths, run, setup};
+use crate::{attacks, beside, clock, counts, examples, paths, run, setup};
 
 const NEXTEST: &str = "0.9.143";
 
-/// Parts of the tests that can be run alone, and nextest's filter for each.
-const PARTS: [(&str, &str); 2] =
-    [("stories", "package(selvedge-tests)"), (ATTACKS, "package(selvedge-tests) & binary(attacks)")];
+/// A part of the tests that can be run alone.
+#[derive(Debug, PartialEq)]
+struct Part {
+    name: &'static str,
+    /// Nextest's filter for it.
+    filter: &'static str,
+    end: End,
+}
 
-/// The part that ends with a table.
-const ATTACKS: &str = "attacks";
+/// What is shown when a part has run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Nothing.
+    Nothing,
+    /// The table of attacks.
+    Attacks,
+    /// The lines in which tests say what they counted.
+    Counts,
+}
+
+const PARTS: [Part; 5] = [
+    Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
+    Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
+    Part { name: "links", filter: "package(selvedge-tests) & binary(links)", end: End::Counts },
+    Part { name: "power-cut", filter: "test(/power_cut/) | binary(/power_cut/)", end: End::Counts },
+    Part {
+        name: "swap",
+        filter: "package(selvedge-tests) & binary(swap) | package(selvedge-deployment)",
+        end: End::Counts,
+    },
+];
 
 /// The names of the parts, for a person.
 pub fn parts() -> String {
-    PARTS.map(|(name, _)| name).join(", ")
+    PARTS.each_ref().map(|part| part.name).join(", ")
 }
 
 /// Runs all tests, or a part, or those that the arguments for nextest name.
 pub fn run(arguments: &[String]) -> Result<()> {
     let (part, arguments) = split(arguments)?;
-    let rows = part.filter(|(name, _)| *name == ATTACKS).map(|_| attacks::collect()).transpose()?;
+    let end = part.map_or(End::Nothing, |part| part.end);
+    let (rows, lines) = match end {
+        End::Nothing => (None, None),
+        End::Attacks => (Some(attacks::collect()?), None),
+        End::Counts => (None, Some(counts::collect()?)),
+    };
     let started = clock::Started::now();
     setup::for_tests()?;
     examples::file_type()?;
@@ -50,7 +80,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     command.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime());
     command.env("SELVEDGE_MODULES", paths::modules());
-    command.args(part.map(|(_, filter)| ["--filterset", filter]).into_iter().flatten());
+    command.args(part.map(|part| ["--filterset", part.filter]).into_iter().flatten());
+    if let Some(lines) = &lines {
+        command.env(counts::VARIABLE, lines);
+    }
     if let Some(rows) = &rows {
         // Every row is worth its line, whatever became of others.
         command.env(attacks::VARIABLE, rows).arg("--no-fail-fast");
@@ -60,21 +93,19 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let outcome = if result.is_ok() { "passed" } else { "FAILED" };
     run::say(format!("tests {outcome}; set-up, build and tests took {minutes:.1} min"));
     let table = rows.as_ref().map_or(Ok(()), attacks::show);
-    result.and(table)
+    let counted = lines.as_ref().map_or(Ok(()), counts::show);
+    result.and(table).and(counted)
 }
 
-/// A part and its filter.
-type Part = (&'static str, &'static str);
-
 /// The part that the first argument names, if it does, and the rest.
-fn split(arguments: &[String]) -> Result<(Option<Part>, &[String])> {
+fn split(arguments: &[String]) -> Result<(Option<&'static Part>, &[String])> {
     let Some((first, rest)) = arguments.split_first() else { return Ok((None, arguments)) };
     if first.starts_with('-') {
         return Ok((None, arguments));
     }
-    let part = PARTS.iter().find(|(name, _)| name == first);
+    let part = PARTS.iter().find(|part| part.name == first);
     let known = || format!("no part of the tests is called `{first}`; there are: {}", parts());
-    Ok((Some(*part.with_context(known)?), rest))
+    Ok((Some(part.with_context(known)?), rest))
 }
 
 /// `cargo-nextest`: the person's own, or one that is built into `target/setup/tools`.
@@ -105,8 +136,9 @@ mod tests {
         let flags = words(&["-E", "test(x)"]);
         assert_eq!(split(&flags).unwrap(), (None, &flags[..]));
         let stories = words(&["stories", "--no-fail-fast"]);
-        assert_eq!(split(&stories).unwrap(), (Some(PARTS[0]), &stories[1..]));
-        assert_eq!(split(&words(&["attacks"])).unwrap().0.unwrap().0, ATTACKS);
+        assert_eq!(split(&stories).unwrap(), (Some(&PARTS[0]), &stories[1..]));
+        assert_eq!(split(&words(&["attacks"])).unwrap().0.unwrap().end, End::Attacks);
+        assert_eq!(split(&words(&["power-cut"])).unwrap().0.unwrap().end, End::Counts);
         assert!(split(&words(&["storys"])).unwrap_err().to_string().contains("stories"));
     }
 }

@@ -31,7 +31,7 @@ const RULES: [Rule; 6] = [
     },
     Rule {
         dependency: |name| name == "rumqttc",
-        allowed: &["selvedge-mqtt"],
+        allowed: &["selvedge-mqtt", "selvedge-peer-pull"],
         why: "go through selvedge-mqtt, which knows its traps",
     },
     Rule {

@@ -1,0 +1,130 @@
+//! Measuring how a blob gets to the device: a package with one large file, from the moment at which the
+//! agent begins to fetch until it has everything and goes on with the next stage; and the peers that
+//! move as much with nothing besides.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::command::Selvedge;
+use crate::packages::{deploy, identity_with_files, keys, noise};
+use crate::programs::program;
+use crate::stack::Stack;
+use crate::{clock, wait};
+
+/// Time between two looks at the agent. Each costs it a little.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Name of the package.
+pub const NAME: &str = "parcel";
+
+/// Packages and releases a parcel of `bytes` bytes; the path of the file.
+pub fn release_parcel(stack: &Stack, release: u64, bytes: usize) -> PathBuf {
+    let folder = stack.dir.path().join(format!("parcel-{release}"));
+    let files = [("parcel.bin".to_owned(), noise(bytes, release))];
+    identity_with_files(&folder, NAME, &format!("{release}.0.0"), &files);
+    let out = stack.path(&format!("parcel-{release}.pkg"));
+    let (text, number) = (folder.display().to_string(), release.to_string());
+    Selvedge::new().run(&["package", &text, "--release", &number, "--out", &out, "--skip-acceptance"]);
+    stack.selvedge().run(&["release", &out, "--keys", &keys(stack)]);
+    std::fs::remove_dir_all(out).expect("the package can be removed");
+    folder.join("parcel.bin")
+}
+
+/// How a parcel came.
+#[derive(Debug, Clone, Copy)]
+pub struct Came {
+    /// Bytes of all its blobs.
+    pub bytes: u64,
+    /// From the first sign of fetching to the last byte.
+    pub arrived: Duration,
+    /// The same until everything was checked, kept and handed on.
+    pub done: Duration,
+}
+
+impl Came {
+    /// Bytes a second, everything included.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 / self.done.as_secs_f64()
+    }
+}
+
+/// Deploys a release of the parcel and watches it come.
+///
+/// # Panics
+/// Where it has not come after `limit`.
+pub fn watch(stack: &Stack, release: u64, limit: Duration) -> Came {
+    deploy(stack, NAME, release);
+    let (mut began, mut arrived, mut bytes) = (None, None, 0);
+    let mut last = String::new();
+    wait::within(limit, LOOK, "the parcel", || {
+        let status = stack.agent_status();
+        let packages = status["state"]["packages"].as_array().cloned().unwrap_or_default();
+        let package = packages.into_iter().find(|package| package["name"] == NAME).unwrap_or_default();
+        let pending = &package["pending"];
+        if std::env::var_os("DEBUG_WATCH").is_some() {
+            let t = began.map(|b: std::time::Instant| b.elapsed().as_secs_f64()).unwrap_or(-1.0);
+            let line = format!("{} {}", pending["stage"], pending["bytes"]);
+            if last != line {
+                eprintln!("{t:.2} {line}");
+                last = line;
+            }
+        }
+        let fetching = pending["stage"] == "fetching" && pending["release"] == release;
+        let total = pending["total"].as_u64().unwrap_or(0);
+        if fetching {
+            began.get_or_insert_with(clock::now);
+            bytes = bytes.max(total);
+            if total > 0 && pending["bytes"].as_u64() >= Some(total) {
+                arrived.get_or_insert_with(clock::now);
+            }
+        } else if let Some(began) = began {
+            let now = clock::now();
+            let came = Came { bytes, arrived: arrived.unwrap_or(now) - began, done: now - began };
+            return if package["failure"].is_null() { Ok(came) } else { Err(package.to_string()) };
+        }
+        Err(package.to_string())
+    })
+}
+
+/// A peer that serves, until dropped.
+pub struct Serving(Child);
+
+impl Serving {
+    /// Starts it and waits until it is ready.
+    ///
+    /// # Panics
+    /// Where it does not become so.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(program("peer-pull"));
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("the peer starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
+        let serving = Self(child);
+        let said = lines.next().and_then(Result::ok);
+        assert_eq!(said.as_deref(), Some("ready"), "peer-pull {arguments:?}");
+        // What else it says goes nowhere, but must find room.
+        std::thread::spawn(move || lines.for_each(drop));
+        serving
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Lets a peer get something; the seconds that it took. `within` starts it elsewhere.
+///
+/// # Panics
+/// Where it fails.
+pub fn seconds(within: &[String], arguments: &[&str]) -> f64 {
+    let peer = program("peer-pull").display().to_string();
+    let words: Vec<&str> = within.iter().map(String::as_str).chain([peer.as_str()]).collect();
+    let output = Command::new(words[0]).args(&words[1..]).args(arguments).output().expect("the peer starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    said.trim().parse().unwrap_or_else(|_| panic!("{arguments:?} said {said:?}"))
+}
