@@ -57,20 +57,11 @@ impl Came {
 pub fn watch(stack: &Stack, release: u64, limit: Duration) -> Came {
     deploy(stack, NAME, release);
     let (mut began, mut arrived, mut bytes) = (None, None, 0);
-    let mut last = String::new();
     wait::within(limit, LOOK, "the parcel", || {
         let status = stack.agent_status();
         let packages = status["state"]["packages"].as_array().cloned().unwrap_or_default();
         let package = packages.into_iter().find(|package| package["name"] == NAME).unwrap_or_default();
         let pending = &package["pending"];
-        if std::env::var_os("DEBUG_WATCH").is_some() {
-            let t = began.map(|b: std::time::Instant| b.elapsed().as_secs_f64()).unwrap_or(-1.0);
-            let line = format!("{} {}", pending["stage"], pending["bytes"]);
-            if last != line {
-                eprintln!("{t:.2} {line}");
-                last = line;
-            }
-        }
         let fetching = pending["stage"] == "fetching" && pending["release"] == release;
         let total = pending["total"].as_u64().unwrap_or(0);
         if fetching {

@@ -32,7 +32,7 @@ const MEMORY_MIB: f64 = 16.0;
 
 const SLOW: Shape =
     Shape { rate: 125_000, delay: Duration::from_millis(150), loss: 0.02, queue: 64 * 1024, seed: 7 };
-const SLOW_BYTES: usize = MB;
+const SLOW_BYTES: usize = 3 * MB;
 const SLOW_RATIO: f64 = 0.9;
 
 const CUT_EVERY: Duration = Duration::from_secs(20);

@@ -102,10 +102,10 @@ def run(ways, down, up):
         ready, _, _ = select.select([*ways, 0], [], [], patience)
         for source in ready:
             if source == 0:
-                words = os.read(0, 4096).decode().split()
-                if not words:
+                said = os.read(0, 4096).decode()
+                if not said:
                     return
-                for word in words:
+                for word in said.split():
                     if word == "count":
                         print(down.packets, down.bytes, up.packets, up.bytes, flush=True)
                     cut = {"cut": True, "mend": False}.get(word, cut)

@@ -11,10 +11,6 @@ use selvedge_tests::stack::{Stack, agent_status, free_address, reported};
 use selvedge_tests::{command::Selvedge, packages, wait};
 use serde_json::Value;
 
-/// Longest silence towards the broker, in seconds: a link that is dead one way is noticed after 1.6
-/// times that.
-pub const KEEP_ALIVE: &str = "5";
-
 /// Dropping it ends agent and host.
 pub struct Device {
     pub name: String,
@@ -35,7 +31,6 @@ impl Device {
         let mut command = Command::new(program("selvedge-agent"));
         command.args(["run", "--http", &free_address(), "--enrolment", &file, "--data"]).arg(&data);
         command.arg("--host-binary").arg(program("selvedge-host"));
-        command.args(["--keep-alive-seconds", KEEP_ALIVE]);
         let agent = Process::start(name, &mut command, &stack.dir.path().join(format!("{name}.log")));
         Self { name: name.to_owned(), data, agent: Some(agent) }
     }
