@@ -74,8 +74,14 @@ pub struct Choices {
     pub onnxruntime: Option<PathBuf>,
     /// Whether the host goes on serving when the agent ends.
     pub host_outlives: Option<bool>,
+    /// The enrolment file, where none is named on the command line. It may be gone once it was used.
+    pub enrolment: Option<PathBuf>,
+    /// The control socket of a host that somebody else keeps running.
+    pub host_control: Option<PathBuf>,
     /// Seconds between two signs of life.
     pub heartbeat_seconds: Option<u64>,
+    /// Longest silence towards the broker in seconds.
+    pub keep_alive_seconds: Option<u64>,
     /// Seconds after which a probe of a new package is given up.
     pub probe_seconds: Option<u64>,
     /// Data memory of a probe in MiB; by default three quarters of the machine's.
@@ -103,8 +109,14 @@ pub struct Config {
     pub onnxruntime: Option<PathBuf>,
     /// Whether the host goes on serving when the agent ends.
     pub host_outlives: bool,
+    /// The enrolment file that the configuration names, where it is there.
+    pub enrolment: Option<PathBuf>,
+    /// The control socket of a host that somebody else keeps running; `None`: the agent does.
+    pub host_control: Option<PathBuf>,
     /// Time between two signs of life.
     pub heartbeat: Duration,
+    /// Longest silence towards the broker.
+    pub keep_alive: Duration,
     /// Longest time for a probe.
     pub probe: Duration,
     /// Data memory of a probe in bytes; `None`: three quarters of the machine's.
@@ -147,7 +159,10 @@ impl Choices {
             modules: self.modules.or(others.modules),
             onnxruntime: self.onnxruntime.or(others.onnxruntime),
             host_outlives: self.host_outlives.or(others.host_outlives),
+            enrolment: self.enrolment.or(others.enrolment),
+            host_control: self.host_control.or(others.host_control),
             heartbeat_seconds: self.heartbeat_seconds.or(others.heartbeat_seconds),
+            keep_alive_seconds: self.keep_alive_seconds.or(others.keep_alive_seconds),
             probe_seconds: self.probe_seconds.or(others.probe_seconds),
             probe_memory_mib: self.probe_memory_mib.or(others.probe_memory_mib),
             load_seconds: self.load_seconds.or(others.load_seconds),
@@ -158,13 +173,16 @@ impl Choices {
 }
 
 /// The keys of [`Choices`].
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 14] = [
     "host-binary",
     "http",
     "modules",
     "onnxruntime",
     "host-outlives",
+    "enrolment",
+    "host-control",
     "heartbeat-seconds",
+    "keep-alive-seconds",
     "probe-seconds",
     "probe-memory-mib",
     "load-seconds",
@@ -189,6 +207,25 @@ impl Config {
                 rule: "1 to 3600",
             });
         }
+        let keep_alive = chosen.keep_alive_seconds.unwrap_or(240);
+        if !(10..=3600).contains(&keep_alive) {
+            return Err(ConfigError::Value {
+                key: "keep-alive-seconds",
+                value: keep_alive.to_string(),
+                rule: "10 to 3600",
+            });
+        }
+        let host_control = chosen.host_control.map(absolute);
+        // Its service says where it serves, and whether it goes on.
+        if let Some(path) = &host_control
+            && (chosen.http.is_some() || chosen.host_outlives == Some(false))
+        {
+            return Err(ConfigError::Value {
+                key: "host-control",
+                value: path.display().to_string(),
+                rule: "a host that somebody else keeps running takes neither `http` nor `host-outlives = false`",
+            });
+        }
         let http = chosen.http.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080)));
         if !http.ip().is_loopback() {
             return Err(ConfigError::Value {
@@ -204,7 +241,10 @@ impl Config {
             modules: chosen.modules.map(absolute),
             onnxruntime: chosen.onnxruntime.map(absolute),
             host_outlives: chosen.host_outlives.unwrap_or(true),
+            enrolment: chosen.enrolment.map(absolute).filter(|path| path.exists()),
+            host_control,
             heartbeat: Duration::from_secs(heartbeat),
+            keep_alive: Duration::from_secs(keep_alive),
             probe: Duration::from_secs(chosen.probe_seconds.unwrap_or(600).max(1)),
             probe_memory: chosen.probe_memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
             load: Duration::from_secs(chosen.load_seconds.unwrap_or(600).max(1)),
@@ -255,11 +295,16 @@ mod tests {
     fn every_key_is_known_to_both_lists() {
         let text = "host-binary = 'h'\nhttp = '127.0.0.1:1'\nmodules = 'm'\nonnxruntime = 'o'\n\
                     host-outlives = false\nheartbeat-seconds = 5\nprobe-seconds = 6\n\
+                    enrolment = 'e'\nhost-control = 'c'\nkeep-alive-seconds = 9\n\
                     probe-memory-mib = 7\nload-seconds = 8\ndata-budget-mib = 9\n\
                     data-windows = ['22:00-05:00']";
         assert_eq!(text.lines().count(), KEYS.len());
         let choices = Choices::from_text(text).unwrap();
+        let config = Config::merge(Path::new("/d"), choices.clone(), Choices::default());
+        assert!(config.unwrap_err().to_string().contains("neither `http`"));
+        let choices = Choices { host_control: None, keep_alive_seconds: Some(10), ..choices };
         let config = Config::merge(Path::new("/d"), choices, Choices::default()).unwrap();
+        assert_eq!((config.keep_alive, config.enrolment), (Duration::from_secs(10), None));
         assert_eq!(config.heartbeat, Duration::from_secs(5));
         assert_eq!(config.probe_memory, Some(7 << 20));
         assert!(!config.host_outlives);

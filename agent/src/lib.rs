@@ -13,6 +13,7 @@ pub mod config;
 pub mod credential;
 pub mod daemon;
 pub mod enrolment;
+pub mod exit;
 pub mod facts;
 pub mod failure;
 pub mod fetch;

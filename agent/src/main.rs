@@ -9,11 +9,12 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use selvedge_agent::config::{Choices, Config};
 use selvedge_agent::enrolment::Enrolment;
+use selvedge_agent::exit::Exit;
 use selvedge_agent::identity::Identity;
 use selvedge_agent::lock::Lock;
 use selvedge_agent::remote::Logs;
 use selvedge_agent::store::{RealDisk, Store};
-use selvedge_agent::supervise::{CANNOT, Launch};
+use selvedge_agent::supervise::{CANNOT, Ended, Launch};
 use selvedge_agent::{daemon, import, status, trust_show};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
@@ -58,6 +59,13 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         data: PathBuf,
     },
+    /// Leaves a note of how the host's service ended, for the agent: `ExecStopPost` of its unit.
+    #[command(hide = true)]
+    HostEnded {
+        /// The data directory.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
     /// The step between the agent and its children; not for people.
     #[command(hide = true)]
     Launch(Launch),
@@ -96,6 +104,9 @@ struct Run {
     /// Where inference is served; 127.0.0.1:8080 by default, port 0: any free one.
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
+    /// The control socket of a host that somebody else keeps running, such as systemd: none is started.
+    #[arg(long, value_name = "PATH", env = "SELVEDGE_HOST_CONTROL")]
+    host_control: Option<PathBuf>,
     /// Built-in modules, for the host.
     #[arg(long, value_name = "DIR", env = "SELVEDGE_MODULES")]
     modules: Option<PathBuf>,
@@ -122,13 +133,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("selvedge-agent: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(Exit::of(&error).code())
         }
     }
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::HostEnded { data } => {
+            Ended::from_environment().note(&data).with_context(|| format!("a note in {}", data.display()))
+        }
         Command::Launch(launch) => {
             eprintln!("selvedge-agent: cannot start {:?}: {}", launch.command, launch.become_it());
             std::process::exit(CANNOT);
@@ -194,10 +208,10 @@ fn run(command: Command) -> anyhow::Result<()> {
                 Some(path) => Choices::from_file(path)?,
                 None => Choices::default(),
             };
-            let enrolment = run.enrolment.as_deref().map(Enrolment::from_file).transpose()?;
             let line = Choices {
                 host_binary: run.host_binary,
                 http: run.http,
+                host_control: run.host_control,
                 modules: run.modules,
                 onnxruntime: run.onnxruntime,
                 host_outlives: run.no_host_outlive.then_some(false),
@@ -207,6 +221,8 @@ fn run(command: Command) -> anyhow::Result<()> {
                 ..Choices::default()
             };
             let config = Config::merge(&run.data, file, line)?;
+            let enrolment = run.enrolment.as_deref().or(config.enrolment.as_deref());
+            let enrolment = enrolment.map(Enrolment::from_file).transpose()?;
             runtime()?.block_on(daemon::run(config, enrolment, logs))?;
             Ok(())
         }

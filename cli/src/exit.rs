@@ -84,6 +84,8 @@ mod tests {
     #[test]
     fn the_document_has_the_same_table() {
         let document = include_str!("../../docs/exit-codes.md");
+        let (document, _) =
+            document.split_once("# Exit codes of `selvedge-agent`").expect("the agent's part");
         let rows: Vec<&str> = document
             .lines()
             .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())

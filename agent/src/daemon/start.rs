@@ -71,6 +71,7 @@ impl Daemon {
             launcher: ground.launcher.clone(),
             host: host_program.clone(),
             outlives: config.host_outlives,
+            control: config.host_control.clone(),
         };
         let (host_events, host) = mpsc::channel(16);
         let supervisor = Supervisor::start(options, host_events).await?;
