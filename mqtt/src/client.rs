@@ -9,6 +9,7 @@ use selvedge_protocol::topic::Qos;
 use tokio::sync::watch;
 
 use crate::connection::Connection;
+use crate::hints::Hints;
 use crate::inbox::{Inbox, Queue, lock};
 use crate::options::Options;
 use crate::outbox::{Outbox, PublishError};
@@ -46,6 +47,7 @@ pub enum StartError {
 pub struct Handle {
     outbox: Arc<Mutex<Outbox>>,
     closing: Arc<watch::Sender<bool>>,
+    hints: Arc<Hints>,
     _last: Arc<CloseOnDrop>,
 }
 
@@ -69,13 +71,15 @@ impl Client {
         }
         let closing = Arc::new(watch::Sender::new(false));
         let queue = Arc::new(Queue::new(options.inbox));
-        let connection = Connection::new(options, tls, queue.clone(), closing.subscribe());
+        let hints = Arc::new(Hints::new(options.fleet));
+        let connection =
+            Connection::new(options, tls, queue.clone(), closing.subscribe(), Arc::clone(&hints));
         let outbox = connection.outbox();
         tokio::spawn(connection.run());
         let last = Arc::new(CloseOnDrop(closing.clone()));
         // An inbox that is dropped closes the client too: nobody would take what arrives.
         let owner = CloseOnDrop(closing.clone());
-        let handle = Handle { outbox: outbox.clone(), closing, _last: last };
+        let handle = Handle { outbox: outbox.clone(), closing, hints, _last: last };
         Ok((handle, Inbox::new(queue, outbox, owner)))
     }
 }
@@ -113,6 +117,17 @@ impl Handle {
         payload: impl Into<Bytes>,
     ) -> Result<(), PublishError> {
         lock(&self.outbox).publish_cargo(topic.into(), payload.into())
+    }
+
+    /// Something that should have come has not: the broker is pinged together with what is published next,
+    /// and left when nothing comes within half a minute.
+    pub fn doubt(&self) {
+        self.hints.doubt();
+    }
+
+    /// How many clients may lose the broker at once, as far as is known: spreads their return.
+    pub fn fleet(&self, fleet: u32) {
+        self.hints.set_fleet(fleet);
     }
 
     /// Sends what waits, if that takes no more than two seconds, then says goodbye, so that the

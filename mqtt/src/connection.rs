@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff::Backoff;
+use crate::hints::Hints;
 use crate::inbox::{Incoming, Queue, lock};
 use crate::options::{Options, Session};
 use crate::outbox::{Outbox, packet_size};
@@ -39,6 +40,10 @@ const HANDED_OVER: usize = 2;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
+/// Longest silence after a ping: then the broker, or the link to it, is dead. Anything that comes counts.
+const PONG: Duration = Duration::from_secs(30);
+/// Longest wait for an acknowledgement while others wait behind it.
+const ACKNOWLEDGEMENT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Connection {
     options: Options,
@@ -47,6 +52,7 @@ pub(crate) struct Connection {
     outbox: Arc<Mutex<Outbox>>,
     inbox: Arc<Queue>,
     closing: watch::Receiver<bool>,
+    hints: Arc<Hints>,
     /// Unacknowledged messages with their packet ids, in case the broker kept the session.
     unacknowledged: Vec<Publish>,
     /// Packet ids in the order in which this connection used them: rumqttc keeps none.
@@ -63,6 +69,10 @@ struct Progress {
     announced: bool,
     /// When the broker last acknowledged something, or had nothing to acknowledge.
     acknowledged_at: Instant,
+    /// When a ping went out after which nothing has come yet.
+    pinged_at: Option<Instant>,
+    /// Whether a ping has no answer of its own yet: rumqttc takes another one for the end.
+    pinging: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,6 +99,7 @@ impl Connection {
         tls: Option<Arc<ClientConfig>>,
         inbox: Arc<Queue>,
         closing: watch::Receiver<bool>,
+        hints: Arc<Hints>,
     ) -> Self {
         let (client, poll) = AsyncClient::new(mqtt_options(&options, tls.as_ref()), HANDED_OVER);
         let outbox = Outbox::new(client, options.outbox, options.cargo, options.maximum_packet);
@@ -99,6 +110,7 @@ impl Connection {
             outbox: Arc::new(Mutex::new(outbox)),
             inbox,
             closing,
+            hints,
             unacknowledged: Vec::new(),
             order: Vec::new(),
         }
@@ -116,6 +128,7 @@ impl Connection {
             let end = self.connection().await;
             self.clear_up();
             let End::Failed(why, reason) = end else { break };
+            backoff.of_fleet(self.hints.fleet());
             backoff.ended(started.elapsed());
             let retry_in = backoff.next(&mut rand::rng());
             tracing::info!(broker = %self.options.broker, why, ?retry_in, "no connection to the broker");
@@ -153,8 +166,8 @@ impl Connection {
             } else if goodbye.is_some() {
                 return End::Closed;
             }
-            let patience = match progress {
-                Some(_) => self.options.keep_alive.mul_f64(1.6),
+            let patience = match &progress {
+                Some(progress) => self.patience(progress),
                 None => CONNECT_TIMEOUT + Duration::from_secs(5),
             };
             let polled = tokio::select! {
@@ -187,6 +200,13 @@ impl Connection {
                 Event::Incoming(Packet::ConnAck(ack)) => self.connected(&ack).map(|new| {
                     progress = Some(new);
                 }),
+                Event::Outgoing(Outgoing::PingReq) => {
+                    if let Some(progress) = &mut progress {
+                        progress.pinged_at.get_or_insert_with(Instant::now);
+                        progress.pinging = true;
+                    }
+                    Ok(())
+                }
                 Event::Incoming(packet) => match &mut progress {
                     Some(progress) => self.received(packet, progress),
                     None => Err("the broker spoke before it accepted the connection".to_owned()),
@@ -203,6 +223,15 @@ impl Connection {
                 return End::failed(why);
             }
         }
+    }
+
+    /// How long the next thing may take to happen: something is sent or comes within the keep-alive, and
+    /// a ping is answered.
+    fn patience(&self, progress: &Progress) -> Duration {
+        let silence = self.options.keep_alive.mul_f64(1.6);
+        let answer = PONG.min(self.options.keep_alive);
+        let left = progress.pinged_at.map(|at| (at + answer).saturating_duration_since(Instant::now()));
+        left.map_or(silence, |left| left.min(silence))
     }
 
     fn connected(&mut self, ack: &ConnAck) -> Result<Progress, String> {
@@ -254,6 +283,8 @@ impl Connection {
             subscribe: Subscribing::Due,
             announced: false,
             acknowledged_at: now,
+            pinged_at: None,
+            pinging: false,
         };
         if self.options.subscriptions.is_empty() {
             progress.subscribe = Subscribing::Done;
@@ -263,7 +294,9 @@ impl Connection {
     }
 
     fn received(&mut self, packet: Packet, progress: &mut Progress) -> Result<(), String> {
+        progress.pinged_at = None;
         match packet {
+            Packet::PingResp(_) => progress.pinging = false,
             Packet::Publish(publish) => return self.message(publish),
             Packet::SubAck(ack) => {
                 self.report_refusals(&ack);
@@ -331,8 +364,12 @@ impl Connection {
         }
         if in_flight == 0 {
             progress.acknowledged_at = now;
-        } else if now > progress.acknowledged_at + 2 * self.options.keep_alive {
+        } else if now > progress.acknowledged_at + (2 * self.options.keep_alive).min(ACKNOWLEDGEMENT) {
             return Err("the broker does not acknowledge messages".to_owned());
+        }
+        if self.hints.take_doubt() && !progress.pinging {
+            progress.pinging = true;
+            self.poll.pending.push_front(Request::PingReq);
         }
         let mut outbox = lock(&self.outbox);
         self.poll.pending.extend(outbox.take_acks());

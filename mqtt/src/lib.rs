@@ -1,8 +1,9 @@
 //! Our wrapper round rumqttc 0.25, MQTT 5: the only crate that links it.
 //!
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
-//! wrong; `outbox` keeps what could not be sent yet, `lifetime` for how long, `cargo` what gives way to
-//! all the rest; `inbox` what was received; `backoff` spreads reconnects; `tls` says whom to believe and who we are, `refusal` why a
+//! wrong, `hints` is what it is told meanwhile; `outbox` keeps what could not be sent yet, `lifetime` for how
+//! long, `cargo` what gives way to all the rest; `inbox` what was received; `backoff` spreads reconnects;
+//! `tls` says whom to believe and who we are, `refusal` why a
 //! connection failed. A message is never sent that the broker's limit or our own
 //! forbids, queues are bounded, nothing here blocks a caller, and plaintext goes to loopback only.
 //!
@@ -43,6 +44,9 @@
 //!   MQTT ends the connection (`m::garbage_ends_the_connection_and_not_the_client`); nodelay: on;
 //! - a server's keep-alive of 0 makes pings a storm, a long one hides a dead link: clamped
 //!   (`connection`; `m::a_servers_keep_alive_of_zero_makes_no_storm_of_pings`);
+//! - a ping that is not answered is noticed at the next one only: within half a minute
+//!   (`connection`; `m::a_ping_that_is_not_answered_ends_the_connection`,
+//!   `m::a_link_that_is_doubted_is_pinged_at_once`);
 //! - a panic in it ends the connection, not the program (`connection`; its own test).
 
 mod address;
@@ -50,6 +54,7 @@ mod backoff;
 mod cargo;
 mod client;
 mod connection;
+mod hints;
 mod inbox;
 mod lifetime;
 mod options;

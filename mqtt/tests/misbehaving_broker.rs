@@ -318,3 +318,64 @@ async fn a_flood_of_qos_0_is_bounded() {
     }
     assert!(taken + inbox.dropped() == 200, "{taken} taken, {} dropped", inbox.dropped());
 }
+
+#[tokio::test]
+async fn a_ping_that_is_not_answered_ends_the_connection() {
+    let broker = Scripted::start(None);
+    let (client, mut inbox) = start(&broker);
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    // What is sent meanwhile is no sign that anybody hears it.
+    let talks = tokio::spawn(async move {
+        while client.publish("up/hb", Qos::AtMostOnce, "x").is_ok() {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    });
+    loop {
+        match peer.next().await {
+            Sent::Ping => break,
+            Sent::Publish { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // It reads on, and says nothing.
+    let mut more_pings = 0;
+    loop {
+        match peer.next().await {
+            Sent::Gone => break,
+            Sent::Ping => more_pings += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(more_pings, 0, "it is left before it would be pinged again");
+    let why = disconnected(&mut inbox).await;
+    assert!(why.contains("did not react"), "{why}");
+    talks.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_link_that_is_doubted_is_pinged_at_once() {
+    let broker = Scripted::start(None);
+    let mut options = kept(&broker);
+    // Longer than the test: no ping comes by itself.
+    options.keep_alive = Duration::from_secs(3600);
+    let (client, mut inbox) = Client::start(options).unwrap();
+    let mut peer = broker.welcome(false, Limits::default()).await;
+    connected(&mut inbox).await;
+    for round in 0..3 {
+        // Twice in a row is one ping: another one without an answer would be the end.
+        for _ in 0..2 {
+            client.doubt();
+            client.publish("up/need", Qos::AtMostOnce, vec![round]).unwrap();
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            seen.push(peer.next().await);
+        }
+        assert_eq!(seen.iter().filter(|sent| **sent == Sent::Ping).count(), 1, "{seen:?}");
+        peer.raw(&[0xd0, 0]).await;
+        // The answer has been taken when what comes behind it has.
+        peer.publish("dn/x", 0, 0, &[round]).await;
+        assert_eq!(message(&mut inbox).await.1, [round]);
+    }
+}

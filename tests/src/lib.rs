@@ -2,7 +2,8 @@
 //!
 //! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of four brokers,
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
-//! agent and broker, `asking` asks a model without pause, `onnx_writer` writes tiny models,
+//! agent and broker, `asking` asks a model without pause, `knocking` knocks at the host's door,
+//! `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network
 //! namespaces, `packages` and `versions` make packages of them, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
@@ -15,11 +16,13 @@ pub mod command;
 pub mod counts;
 pub mod delivery;
 pub mod emulated;
+pub mod knocking;
 pub mod link;
 pub mod onnx_writer;
 pub mod packages;
 pub mod process;
 pub mod programs;
+pub mod socket_unit;
 pub mod stack;
 pub mod tampering;
 pub mod usage;
