@@ -229,7 +229,8 @@ impl Connection {
     /// a ping is answered.
     fn patience(&self, progress: &Progress) -> Duration {
         let silence = self.options.keep_alive.mul_f64(1.6);
-        let answer = PONG.min(self.options.keep_alive);
+        // Before rumqttc would ping again.
+        let answer = PONG.min(self.options.keep_alive.mul_f64(0.8));
         let left = progress.pinged_at.map(|at| (at + answer).saturating_duration_since(Instant::now()));
         left.map_or(silence, |left| left.min(silence))
     }

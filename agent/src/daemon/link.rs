@@ -20,6 +20,9 @@ use crate::clock;
 /// First and longest wait before a birth, or an enrolment, is said again.
 const WAITS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
+/// Requests for blocks that go unanswered for so long make the link doubtful.
+const UNHEARD: Duration = Duration::from_secs(10);
+
 /// A connection to the broker, and what was said over it.
 pub struct Link {
     /// None where the link is not open.
@@ -30,6 +33,10 @@ pub struct Link {
     epoch: u64,
     sequence: u64,
     heartbeat: Duration,
+    /// Longest silence towards the broker.
+    keep_alive: Duration,
+    /// Since when something was asked for and nothing has come.
+    unheard: Option<Duration>,
     connected: bool,
     heard: bool,
     /// Whether the device introduces itself once more although it was heard.
@@ -50,7 +57,13 @@ pub enum Due {
 
 impl Link {
     /// A link of this device that is not open yet.
-    pub fn new(device: DeviceId, key: Arc<PrivateKey>, epoch: u64, heartbeat: Duration) -> Self {
+    pub fn new(
+        device: DeviceId,
+        key: Arc<PrivateKey>,
+        epoch: u64,
+        heartbeat: Duration,
+        keep_alive: Duration,
+    ) -> Self {
         Self {
             handle: None,
             device,
@@ -58,6 +71,8 @@ impl Link {
             epoch,
             sequence: 0,
             heartbeat,
+            keep_alive,
+            unheard: None,
             connected: false,
             heard: false,
             again: false,
@@ -70,6 +85,7 @@ impl Link {
     pub fn open(&mut self, broker: BrokerAddress, tls: Option<Tls>) -> Result<Inbox, LinkError> {
         let mut options = Options::new(broker, self.device.as_str());
         options.tls = tls;
+        options.keep_alive = self.keep_alive;
         options.subscriptions = vec![(Topic::subscription_device(&self.device), Qos::AtLeastOnce)];
         let will = envelope(self.epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
         options.will = Some(Will {
@@ -91,6 +107,7 @@ impl Link {
     /// There is a connection: the device introduces itself.
     pub fn connected(&mut self) {
         self.connected = true;
+        self.unheard = None;
         self.heard = false;
         self.wait = WAITS.0;
         self.speak_at = Duration::ZERO;
@@ -99,6 +116,24 @@ impl Link {
     /// There is none.
     pub fn disconnected(&mut self) {
         self.connected = false;
+    }
+
+    /// Something has come, whatever it is: the link carries.
+    pub fn carries(&mut self) {
+        self.unheard = None;
+    }
+
+    /// Asks for blocks. When nothing comes for a while the link itself is asked whether it is alive: one that
+    /// is open at one end only would be noticed at the next ping, minutes later.
+    pub fn need(&mut self, need: say::Need) {
+        let now = clock::since_boot();
+        if now >= *self.unheard.get_or_insert(now) + UNHEARD {
+            self.unheard = Some(now);
+            if let Some(handle) = &self.handle {
+                handle.doubt();
+            }
+        }
+        self.say(Kind::Need, Body::Need(need));
     }
 
     /// The registry has said something.

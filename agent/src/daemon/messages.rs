@@ -73,6 +73,7 @@ impl Daemon {
     /// A message from outside: anything may be in it.
     fn message(&mut self, topic: &str, payload: &[u8]) -> Result<(), StoreError> {
         let topic_length = topic.len();
+        self.link.carries();
         let kind = match Topic::parse(topic) {
             Ok(topic)
                 if topic.device == self.identity.device && topic.kind.direction() == Direction::Down =>

@@ -298,7 +298,7 @@ impl Daemon {
                 break;
             }
             for need in errands.needs {
-                self.link.say(Kind::Need, Body::Need(need));
+                self.link.need(need);
             }
             self.told.extend(errands.told);
             self.tell()?;

@@ -115,7 +115,7 @@ impl Daemon {
             }
         }
         let reporter = Reporter::new(store.clone(), identity.device.clone(), Arc::clone(&key), epoch)?;
-        let link = Link::new(identity.device.clone(), key, epoch, config.heartbeat);
+        let link = Link::new(identity.device.clone(), key, epoch, config.heartbeat, config.keep_alive);
         let (carried, done) = mpsc::unbounded_channel();
         let remote = Remote::new(logs, config.data.join("host.log"), epoch, carried);
         let nonce: [u8; 16] = rand::random();
