@@ -2,7 +2,7 @@
 //! starts the host when somebody connects, tells how it ended, and starts it again.
 
 use std::net::TcpListener;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ impl Unit {
 
     fn somebody_connects(&self) -> bool {
         let mut listeners =
-            [&self.http.as_fd(), &self.control.as_fd()].map(|fd| PollFd::new(fd, PollFlags::IN));
+            [PollFd::new(&self.http, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
         let patience = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         poll(&mut listeners, Some(&patience)).is_ok_and(|ready| ready > 0)
     }

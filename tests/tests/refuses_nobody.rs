@@ -26,7 +26,7 @@ struct Story {
 
 #[test]
 fn while_the_agent_starts_the_host() {
-    let mut stack = Stack::start();
+    let stack = Stack::start();
     push_identity(&stack, 0);
     stack.wait_committed("identity", 1);
     let mut story = Story::of(stack, None);
