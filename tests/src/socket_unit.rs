@@ -111,7 +111,7 @@ impl Unit {
         let (result, code, status) = match (ended.code(), ended.signal()) {
             (Some(0), _) => ("success", "exited", "0".to_owned()),
             (Some(code), _) => ("exit-code", "exited", code.to_string()),
-            (_, Some(11)) => ("core-dump", "dumped", "SEGV".to_owned()),
+            (_, Some(6)) => ("core-dump", "dumped", "ABRT".to_owned()),
             (_, Some(9)) => ("signal", "killed", "KILL".to_owned()),
             (_, signal) => ("signal", "killed", format!("{signal:?}")),
         };

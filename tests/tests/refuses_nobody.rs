@@ -18,9 +18,9 @@ use selvedge_tests::wait;
 
 /// A device under test, and who knocks at it.
 struct Story {
-    stack: Stack,
     /// The sockets, where somebody else than the agent holds them.
     unit: Option<SocketUnit>,
+    stack: Stack,
     knocking: Option<Knocking>,
 }
 
@@ -60,10 +60,10 @@ fn while_systemd_holds_the_sockets() {
     story.host(Signal::KILL);
     story.agent(Signal::TERM, &agent, None);
     story.host(Signal::TERM);
-    story.host(Signal::SEGV);
+    story.host(Signal::ABORT);
     wait::until("the end of the host to be told as it was", || {
         let events = story.stack.target()["events"].to_string();
-        if events.contains("signal SEGV") { Ok(()) } else { Err(events) }
+        if events.contains("signal ABRT") { Ok(()) } else { Err(events) }
     });
     let unit = story.unit.as_ref().unwrap();
     assert_eq!(unit.starts(), 4, "somebody else started the host");
