@@ -189,7 +189,7 @@ impl Reporter {
             (true, _) => Some(Duration::ZERO),
         };
         let of_this_run = ack.rows.iter().any(|(epoch, _)| *epoch == self.epoch);
-        Ok(Acknowledged { gone, of_this_run })
+        Ok(Acknowledged { gone, of_this_run, fleet: ack.fleet })
     }
 }
 
@@ -201,6 +201,8 @@ pub struct Acknowledged {
     /// Whether it names a row of this run of the agent. One that was recorded before does not, and so says
     /// nothing about a key that has been made since.
     pub of_this_run: bool,
+    /// How many devices have this broker, about.
+    pub fleet: u32,
 }
 
 #[cfg(test)]

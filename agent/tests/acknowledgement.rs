@@ -24,7 +24,7 @@ fn keys(place: &Path) -> (keyring::RootFiles, OnlineKeys) {
 }
 
 fn ack(keys: &OnlineKeys, purpose: Purpose, signed_for: &DeviceId, named: &DeviceId) -> Vec<u8> {
-    let ack = Ack { device: named.clone(), rows: vec![(1, 1)] };
+    let ack = Ack { device: named.clone(), rows: vec![(1, 1)], fleet: 10_000 };
     sign_with(purpose, signed_for, to_cbor(&ack).unwrap(), |bytes| {
         Ok::<_, Failure>(keys.director_targets.sign(bytes)?)
     })
@@ -64,7 +64,10 @@ fn only_the_director_of_the_accepted_root_is_believed() {
     assert!(reporter.acknowledged(&trust, &changed).is_err());
 
     let good = ack(&director, Purpose::Ack, &device, &device);
-    assert_eq!(reporter.acknowledged(&trust, &good).unwrap(), Acknowledged { gone: 1, of_this_run: true });
+    assert_eq!(
+        reporter.acknowledged(&trust, &good).unwrap(),
+        Acknowledged { gone: 1, of_this_run: true, fleet: 10_000 }
+    );
     assert_eq!(store.database().rows_waiting().unwrap(), 1);
     assert_eq!(reporter.acknowledged(&trust, &good).unwrap().gone, 0, "it may come twice");
     let left = reporter.due(Duration::MAX / 2).unwrap().unwrap();

@@ -190,7 +190,7 @@ fn certificate(certificates: &[&Certificate]) -> Vec<u8> {
 fn ack(agent: &Agent, epoch: u64) -> Vec<u8> {
     let device: DeviceId = DEVICE.parse().unwrap();
     let keys = agent.keys();
-    let ack = to_cbor(&Ack { device: device.clone(), rows: vec![(epoch, 1)] }).unwrap();
+    let ack = to_cbor(&Ack { device: device.clone(), rows: vec![(epoch, 1)], fleet: 0 }).unwrap();
     let signed = signed::sign_with::<SignedError>(Purpose::Ack, &device, ack, |bytes| {
         keys.director_targets.sign(bytes).map_err(|_| SignedError::Key)
     });

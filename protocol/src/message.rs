@@ -238,6 +238,9 @@ pub struct Ack {
     pub device: selvedge_package::DeviceId,
     /// Epoch and sequence of every row of one message that is stored.
     pub rows: Vec<(u64, u64)>,
+    /// How many devices have this broker, about: they spread their return when it was away. 0: not known.
+    #[serde(default)]
+    pub fleet: u32,
 }
 
 /// `up/enrol`: the device's own public key, under the one-time token of its enrolment; later, without a

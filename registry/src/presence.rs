@@ -70,6 +70,11 @@ impl Presences {
         Ok(true)
     }
 
+    /// How many devices were heard since the start.
+    pub fn heard(&self) -> u32 {
+        u32::try_from(self.locked().len()).unwrap_or(u32::MAX)
+    }
+
     /// Forget a device that was removed.
     pub fn forget(&self, device: &DeviceId) {
         self.locked().remove(device);

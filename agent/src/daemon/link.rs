@@ -35,6 +35,8 @@ pub struct Link {
     heartbeat: Duration,
     /// Longest silence towards the broker.
     keep_alive: Duration,
+    /// How many devices have this broker, about.
+    fleet: u32,
     /// Since when something was asked for and nothing has come.
     unheard: Option<Duration>,
     connected: bool,
@@ -72,6 +74,7 @@ impl Link {
             sequence: 0,
             heartbeat,
             keep_alive,
+            fleet: 1,
             unheard: None,
             connected: false,
             heard: false,
@@ -86,6 +89,7 @@ impl Link {
         let mut options = Options::new(broker, self.device.as_str());
         options.tls = tls;
         options.keep_alive = self.keep_alive;
+        options.fleet = self.fleet;
         options.subscriptions = vec![(Topic::subscription_device(&self.device), Qos::AtLeastOnce)];
         let will = envelope(self.epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
         options.will = Some(Will {
@@ -116,6 +120,14 @@ impl Link {
     /// There is none.
     pub fn disconnected(&mut self) {
         self.connected = false;
+    }
+
+    /// How many devices would return with this one. Said by the Director, and bounded by the longest delay.
+    pub fn fleet(&mut self, fleet: u32) {
+        self.fleet = fleet;
+        if let Some(handle) = &self.handle {
+            handle.fleet(fleet);
+        }
     }
 
     /// Something has come, whatever it is: the link carries.

@@ -114,6 +114,7 @@ impl Daemon {
                 };
                 match self.reporter.acknowledged(trust, &signed.0) {
                     Ok(acknowledged) => {
+                        self.link.fleet(acknowledged.fleet);
                         if acknowledged.of_this_run && !self.identity.enrolled {
                             tracing::info!("the registry has acknowledged what this device's key signed");
                             self.identity.set_enrolled(&self.store, true)?;

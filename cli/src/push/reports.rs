@@ -123,7 +123,7 @@ pub fn acknowledge(
     device: &DeviceId,
     rows: Vec<(u64, u64)>,
 ) -> Result<ByteString, Failure> {
-    let payload = to_cbor(&Ack { device: device.clone(), rows })
+    let payload = to_cbor(&Ack { device: device.clone(), rows, fleet: 1 })
         .map_err(|why| Failure::Internal { what: "cannot write an acknowledgement", source: why.into() })?;
     let signed = signed::sign_with(Purpose::Ack, device, payload, |bytes| {
         online.director_targets.sign(bytes).map_err(Unsigned::Key)

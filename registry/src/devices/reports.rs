@@ -90,7 +90,8 @@ pub async fn keep(
         return Ok(None);
     };
     let sign = |why: String| Error::Sign { what: "an acknowledgement".to_owned(), why };
-    let payload = to_cbor(&Ack { device: device.clone(), rows: kept }).map_err(sign)?;
+    let payload =
+        to_cbor(&Ack { device: device.clone(), rows: kept, fleet: app.presences.heard() }).map_err(sign)?;
     let ack = ByteString(app.trust.sign_ack(device, payload)?);
     Ok(Some(Answered { ack, epoch, decides }))
 }

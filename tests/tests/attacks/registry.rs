@@ -185,7 +185,7 @@ fn reported(handle: &Handle, device: &DeviceId, rows: &Rows, shared: &mut Shared
 
 /// An acknowledgement that this key signs.
 pub fn ack(key: &Key, device: &DeviceId, rows: Vec<(u64, u64)>) -> Vec<u8> {
-    let payload = to_cbor(&Ack { device: device.clone(), rows }).unwrap();
+    let payload = to_cbor(&Ack { device: device.clone(), rows, fleet: 0 }).unwrap();
     signed::sign_with::<SignedError>(Purpose::Ack, device, payload, |bytes| {
         key.sign(bytes).map_err(|_| SignedError::Key)
     })
