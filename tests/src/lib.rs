@@ -5,7 +5,8 @@
 //! agent and broker, `asking` asks a model without pause, `knocking` knocks at the host's door,
 //! `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network
-//! namespaces, `packages` and `versions` make packages of them, `wire` counts
+//! namespaces, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
+//! `versions` make packages of them, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
@@ -16,8 +17,10 @@ pub mod command;
 pub mod counts;
 pub mod delivery;
 pub mod emulated;
+pub mod failing;
 pub mod knocking;
 pub mod link;
+pub mod mount;
 pub mod onnx_writer;
 pub mod packages;
 pub mod process;

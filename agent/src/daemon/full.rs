@@ -147,6 +147,8 @@ impl Daemon {
         let what = format!("the disk works again, after it failed: {failed}");
         self.told.push_back(Told { kind: "disk-recovered", package: None, what });
         self.dirty = true;
+        // What was offered meanwhile was not accepted: whoever offers is to know what is held.
+        self.link.introduce();
         self.activation.pursue()
     }
 

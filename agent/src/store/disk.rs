@@ -9,7 +9,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use redb::StorageBackend;
+/// What the database is written through.
+pub use redb::StorageBackend;
 
 /// A file system as far as the store needs one. Every call is complete when it returns, and durable
 /// only after the sync that the caller asks for.
