@@ -114,6 +114,8 @@ pub struct Activation {
     opening: BTreeSet<Digest>,
     /// Blobs that are being moved into their place.
     storing: BTreeSet<Digest>,
+    /// Packages that wait for room on the disk, and why.
+    short: BTreeMap<PackageName, String>,
     /// Whether the store has to be looked at again.
     look: bool,
     /// When the host was last asked about a probation.
@@ -157,6 +159,7 @@ impl Activation {
             held: None,
             opening: BTreeSet::new(),
             storing: BTreeSet::new(),
+            short: BTreeMap::new(),
             look: true,
             watched: Duration::ZERO,
             kept: None,

@@ -115,6 +115,7 @@ impl Activation {
         let rest = Rest::Fetch(package.clone());
         if bytes.saturating_add(besides) <= room {
             self.rests.forget(&rest);
+            self.short.remove(package);
             return true;
         }
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -126,6 +127,7 @@ impl Activation {
             room >> 20
         );
         tracing::warn!(%package, "{what}");
+        self.short.insert(package.clone(), what.clone());
         self.kept = None;
         // What nobody has asked for goes first.
         if let Err(error) = self.give_up_prefetched(|_| true) {
@@ -135,6 +137,13 @@ impl Activation {
             self.tell("disk-full", Some(package), what);
         }
         false
+    }
+
+    /// What waits for room on the disk, for people.
+    pub fn short_of_room(&self) -> Option<String> {
+        let fetching = |package: &PackageName| self.fetching.iter().any(|(name, _)| name == package);
+        let (package, why) = self.short.iter().find(|(package, _)| fetching(package))?;
+        Some(format!("the disk is full: `{package}` is not fetched: {why}"))
     }
 
     /// The disk is full to the last: what is on its way is given up, never what is committed or on

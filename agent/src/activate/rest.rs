@@ -35,7 +35,9 @@ impl Rests {
     /// Begins a rest, longer than the one before. Returns whether it is the first in a row.
     pub fn begin(&mut self, rest: Rest, now: Duration) -> bool {
         let last = self.until.get(&rest).map(|(_, pause)| *pause);
-        let pause = last.map_or(FIRST, |last| (last * 2).min(LONGEST));
+        // Whether there is room is cheap to see, and somebody may have just made it.
+        let longest = if matches!(rest, Rest::Fetch(_)) { LONGEST / 10 } else { LONGEST };
+        let pause = last.map_or(FIRST, |last| (last * 2).min(longest));
         self.until.insert(rest, (now + pause, pause));
         last.is_none()
     }

@@ -47,7 +47,7 @@ pub enum Key {
 }
 
 impl Key {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
             Self::Epoch => "epoch",

@@ -68,7 +68,7 @@ pub enum StoreError {
     #[error("the database is closed until the disk takes writes again")]
     Closed,
     /// A committed record is not what was written.
-    #[error("the database record `{key}` is damaged: {why}")]
+    #[error("the database record `{key}` is damaged: {why}{}", advice(key))]
     Record {
         /// Which record.
         key: String,
@@ -168,6 +168,16 @@ impl StoreError {
             other => other,
         }
     }
+}
+
+/// What can be done about a damaged record: of some their readers know better.
+fn advice(key: &str) -> &'static str {
+    let names = [Key::Device, Key::Epoch, Key::Deployment].map(Key::name);
+    if !names.contains(&key) {
+        return "";
+    }
+    "; move agent.redb away and start the agent with a new enrolment file (made by `selvedge target enrol NAME \
+     --again --out FILE`): what lies in blobs/ is kept and not fetched again"
 }
 
 /// Whether that is what a full disk says.

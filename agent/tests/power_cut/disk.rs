@@ -46,6 +46,16 @@ struct World {
     operations: u64,
     cut: Option<(u64, Moment)>,
     dead: bool,
+    wear: Wear,
+}
+
+/// What a memory card has to bear.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wear {
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// Files and directories made durable: each costs the card a page or more, and some metadata.
+    pub syncs: u64,
 }
 
 /// The disk; clones share it.
@@ -86,6 +96,11 @@ impl CutDisk {
     /// While this is held no other thread gets to the disk: so operations come in the same order each time.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap()
+    }
+
+    /// What was written since the disk was made or got power again.
+    pub fn wear(&self) -> Wear {
+        self.world().wear
     }
 
     /// A file's bytes: as programs see them, and as they would be found after a power cut.
@@ -371,6 +386,7 @@ impl Disk for CutDisk {
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         let mut world = self.world();
         let moment = world.spend()?;
+        world.wear.syncs += 1;
         let id = world.find(path)?;
         if moment != Some(Moment::Middle)
             && let Node::Directory { seen, kept } = &mut world.nodes[id]
@@ -405,6 +421,7 @@ impl OpenFile {
         let mut world = self.disk.world();
         let moment = world.spend()?;
         let bytes = if moment == Some(Moment::Middle) { &bytes[..bytes.len() / 2] } else { bytes };
+        world.wear.bytes += bytes.len() as u64;
         let (seen, _) = world.file(self.id)?;
         let offset = usize::try_from(offset).unwrap();
         if seen.len() < offset + bytes.len() {
@@ -417,6 +434,7 @@ impl OpenFile {
     fn sync_all(&self) -> io::Result<()> {
         let mut world = self.disk.world();
         let moment = world.spend()?;
+        world.wear.syncs += 1;
         if moment != Some(Moment::Middle) {
             let (seen, kept) = world.file(self.id)?;
             kept.clone_from(seen);

@@ -22,6 +22,11 @@ use crate::device::{Failure, Life, Promised, ROOT, Surroundings};
 use crate::disk::{CutDisk, Loss, Moment};
 use crate::world::{DEVICE, World, package};
 
+/// What an install or an update may write besides its package, in bytes, and how often it may make something
+/// durable: docs/agent.md says so. A larger package adds its bytes, and two for every 4 MiB.
+const BESIDES: u64 = 1 << 20;
+const SYNCS: u64 = 150;
+
 /// Where a part ends.
 #[derive(Clone, Default)]
 struct End {
@@ -286,6 +291,16 @@ impl Part {
     }
 }
 
+/// Counts are printed, and kept where a file for them is named.
+pub fn say(counted: &str) {
+    use std::io::Write;
+    println!("{counted}");
+    if let Some(file) = std::env::var_os("SELVEDGE_COUNTS") {
+        let mut file = std::fs::File::options().create(true).append(true).open(file).unwrap();
+        file.write_all(format!("power cut: {counted}\n").as_bytes()).unwrap();
+    }
+}
+
 fn sequence(offer: &MetadataBundle) -> u64 {
     let assignment: serde_json::Value = serde_json::from_slice(&offer.assignment).unwrap();
     assignment["sequence"].as_u64().unwrap()
@@ -383,4 +398,22 @@ fn a_change_of_roots_with_an_assignment() {
     });
     let points = part.sweep("change of roots");
     assert!(points > 30, "only {points}");
+}
+
+#[test]
+fn what_an_install_and_an_update_cost_a_memory_card() {
+    let first = End { serving: Some(0), kept: vec![0], generation: 1, roots: 1, ..End::default() };
+    let next = End { serving: Some(1), kept: vec![0, 1], generation: 2, roots: 1, ..End::default() };
+    for (name, part, package) in [
+        ("first install", Part::new(&[], &[&[0]], first), 0),
+        ("update", Part::new(&[&[0]], &[&[1]], next), 1),
+    ] {
+        let disk = part.before.copy();
+        part.run(&disk, &mut Promised::default()).unwrap();
+        let wear = disk.wear();
+        let size: u64 = part.around.known[package].blobs.iter().map(|bytes| bytes.len() as u64).sum();
+        let besides = wear.bytes - size;
+        println!("{name}: {size} bytes of package, {besides} besides, {} times made durable", wear.syncs);
+        assert!(besides < BESIDES && wear.syncs < SYNCS, "{name}: {besides} bytes, {} syncs", wear.syncs);
+    }
 }
