@@ -73,6 +73,8 @@ fn driver(store: &Store) -> Activation {
         memory: Memory::default(),
         load: Duration::from_secs(30),
         outcomes,
+        traffic: Default::default(),
+        floor: Default::default(),
     };
     Activation::resume(parts, 1).unwrap()
 }

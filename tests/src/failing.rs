@@ -8,14 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use selvedge_agent::config::Config;
+use selvedge_agent::config::{Choices, Config};
 use selvedge_agent::daemon::{Ground, run_on};
 use selvedge_agent::enrolment::Enrolment;
 use selvedge_agent::remote::Logs;
 use selvedge_agent::store::disk::{Disk, DiskFile, RealDisk, StorageBackend};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::programs::program;
+use crate::stack::Stack;
 
 /// The machine's disk, which fails from time to time.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +25,7 @@ pub struct FailingDisk {
     /// The error of every change, 0: none.
     error: Arc<AtomicI32>,
     refused: Arc<AtomicU64>,
+    changes: Arc<AtomicU64>,
 }
 
 impl FailingDisk {
@@ -41,7 +44,13 @@ impl FailingDisk {
         self.refused.load(Ordering::SeqCst)
     }
 
+    /// How many changes there were: writes, names, and what was made durable.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
     fn change(&self) -> io::Result<()> {
+        self.changes.fetch_add(1, Ordering::SeqCst);
         match self.error.load(Ordering::SeqCst) {
             0 => Ok(()),
             errno => {
@@ -155,8 +164,20 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts it.
-    pub fn start(disk: &FailingDisk, config: Config, enrolment: Enrolment) -> Self {
+    /// Starts it as the device of a stack.
+    pub fn of(stack: &Stack, disk: &FailingDisk, choices: Choices) -> Self {
+        let text = std::fs::read_to_string(stack.path("enrolment.json")).expect("the device is enrolled");
+        let mut enrolment: Value = serde_json::from_str(&text).expect("an enrolment is JSON");
+        enrolment["broker"] = stack.broker_url().into();
+        let enrolment = serde_json::from_value(enrolment).expect("it is an enrolment");
+        let http = stack.inference().trim_start_matches("http://").parse().expect("it is an address");
+        let host_binary = Some(program("selvedge-host"));
+        let ours = Choices { host_binary, http: Some(http), ..Choices::default() };
+        let config = Config::merge(&stack.dir.path().join("agent"), choices, ours);
+        Self::start(disk, config.expect("the choices can be met"), enrolment)
+    }
+
+    fn start(disk: &FailingDisk, config: Config, enrolment: Enrolment) -> Self {
         let (stop, stopped) = oneshot::channel();
         let ground = Ground { disk: Arc::new(disk.clone()), launcher: program("selvedge-agent") };
         let thread = std::thread::spawn(move || {

@@ -6,31 +6,16 @@
 
 use std::time::Duration;
 
-use selvedge_agent::config::{Choices, Config};
-use selvedge_agent::enrolment::Enrolment;
+use selvedge_agent::config::Choices;
 use selvedge_tests::asking::Asking;
 use selvedge_tests::failing::{Agent, FailingDisk};
 use selvedge_tests::packages::{deploy, release_folder};
-use selvedge_tests::programs::program;
 use selvedge_tests::stack::Stack;
 use selvedge_tests::{versions, wait};
-use serde_json::Value;
 
 const INPUT: &str = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6]}]}"#;
 const EROFS: i32 = 30;
 const EIO: i32 = 5;
-
-fn agent(stack: &Stack, disk: &FailingDisk) -> Agent {
-    let text = std::fs::read_to_string(stack.path("enrolment.json")).unwrap();
-    let mut enrolment: Value = serde_json::from_str(&text).unwrap();
-    enrolment["broker"] = stack.broker_url().into();
-    let enrolment: Enrolment = serde_json::from_value(enrolment).unwrap();
-    let http = stack.inference().trim_start_matches("http://").parse().unwrap();
-    let host_binary = Some(program("selvedge-host"));
-    let choices = Choices { host_binary, http: Some(http), ..Choices::default() };
-    let data = stack.dir.path().join("agent");
-    Agent::start(disk, Config::merge(&data, choices, Choices::default()).unwrap(), enrolment)
-}
 
 fn release(stack: &Stack, release: u64) {
     let folder = stack.dir.path().join(format!("identity-{release}"));
@@ -53,7 +38,7 @@ fn said(stack: &Stack, kind: &str) {
 fn goes_through(errno: i32, word: &str) {
     let stack = Stack::without_agent();
     let disk = FailingDisk::default();
-    let agent = agent(&stack, &disk);
+    let agent = Agent::of(&stack, &disk, Choices::default());
     release(&stack, 1);
     release(&stack, 2);
     deploy(&stack, "identity", 1);
