@@ -192,7 +192,7 @@ fn kept(store: &Store, releases: &BTreeSet<Digest>, digest: &Digest) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn whatever_is_held(
         held in prop::collection::vec(
