@@ -92,6 +92,21 @@ pub struct Choices {
     pub data_budget_mib: Option<u64>,
     /// Spans of the day in UTC in which packages are fetched, as `22:00-05:30`; by default always.
     pub data_windows: Option<Vec<String>>,
+    /// Whether blobs are fetched from web servers that packages name.
+    pub http_sources: Option<HttpSources>,
+    /// The authorities that web servers are believed for, as PEM; by default the system's.
+    pub http_ca: Option<PathBuf>,
+}
+
+/// Whether blobs are fetched from web servers that packages name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HttpSources {
+    /// They are asked first.
+    #[default]
+    Allow,
+    /// Blobs come from the registry alone.
+    Never,
 }
 
 /// Everything decided.
@@ -125,6 +140,10 @@ pub struct Config {
     pub load: Duration,
     /// What fetching may cost.
     pub traffic: budget::Settings,
+    /// Whether blobs are fetched from web servers that packages name.
+    pub http_sources: HttpSources,
+    /// The authorities that web servers are believed for; `None`: the system's.
+    pub http_ca: Option<PathBuf>,
 }
 
 impl Choices {
@@ -168,12 +187,14 @@ impl Choices {
             load_seconds: self.load_seconds.or(others.load_seconds),
             data_budget_mib: self.data_budget_mib.or(others.data_budget_mib),
             data_windows: self.data_windows.or(others.data_windows),
+            http_sources: self.http_sources.or(others.http_sources),
+            http_ca: self.http_ca.or(others.http_ca),
         }
     }
 }
 
 /// The keys of [`Choices`].
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "host-binary",
     "http",
     "modules",
@@ -188,6 +209,8 @@ const KEYS: [&str; 14] = [
     "load-seconds",
     "data-budget-mib",
     "data-windows",
+    "http-sources",
+    "http-ca",
 ];
 
 impl Config {
@@ -249,6 +272,8 @@ impl Config {
             probe_memory: chosen.probe_memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
             load: Duration::from_secs(chosen.load_seconds.unwrap_or(600).max(1)),
             traffic: traffic(chosen.data_budget_mib, chosen.data_windows)?,
+            http_sources: chosen.http_sources.unwrap_or_default(),
+            http_ca: chosen.http_ca.map(absolute),
         })
     }
 }
@@ -297,7 +322,7 @@ mod tests {
                     host-outlives = false\nheartbeat-seconds = 5\nprobe-seconds = 6\n\
                     enrolment = 'e'\nhost-control = 'c'\nkeep-alive-seconds = 11\n\
                     probe-memory-mib = 7\nload-seconds = 8\ndata-budget-mib = 9\n\
-                    data-windows = ['22:00-05:00']";
+                    data-windows = ['22:00-05:00']\nhttp-sources = 'never'\nhttp-ca = '/ca'";
         assert_eq!(text.lines().count(), KEYS.len());
         let choices = Choices::from_text(text).unwrap();
         let config = Config::merge(Path::new("/d"), choices.clone(), Choices::default());
@@ -310,6 +335,8 @@ mod tests {
         assert!(!config.host_outlives);
         assert_eq!(config.traffic.per_day, Some(9 << 20));
         assert_eq!(config.traffic.windows.to_string(), "22:00-05:00");
+        assert_eq!(config.http_sources, HttpSources::Never);
+        assert_eq!(config.http_ca.as_deref(), Some(Path::new("/ca")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The device daemon.
 //!
-//! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `verify` accepts what
+//! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `source` over HTTP, `verify` accepts what
 //! the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
 //! deployment, `supervise` keeps the host running, `report` says what became of it, `remote`
 //! answers questions from far away. `daemon` is the loop that carries between them, `status` what a person on the device sees. It links neither
@@ -24,6 +24,7 @@ pub mod memory;
 pub mod notify;
 pub mod remote;
 pub mod report;
+pub mod source;
 pub mod status;
 pub mod store;
 pub mod supervise;

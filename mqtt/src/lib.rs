@@ -69,4 +69,4 @@ pub use options::{Options, QueueLimit, Session, Will};
 pub use outbox::PublishError;
 pub use refusal::Reason;
 pub use selvedge_protocol::topic::Qos;
-pub use tls::{ClientCredential, Tls, TlsError, TlsTime};
+pub use tls::{ClientCredential, Tls, TlsError, TlsTime, anonymous_client};

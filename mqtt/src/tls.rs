@@ -1,4 +1,4 @@
-//! TLS to the broker: whom the client believes, at what time, and who it says it is.
+//! TLS to the broker, and to any other server: whom the client believes, at what time, and who it says it is.
 //!
 //! Name and chain are checked always. Time is what the owner says it is (`now` of the trust design), not
 //! what the system's clock shows: a device that starts in 1970 must reach its broker.
@@ -7,12 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustls::client::Resumption;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert, WebPkiServerVerifier};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
 
 /// Most bytes of PEM that are read: stops a file that is none from filling memory.
 const LONGEST: usize = 256 * 1024;
@@ -91,7 +93,6 @@ impl fmt::Debug for ClientCredential {
 impl Tls {
     /// What rustls needs, checked as far as it can be without a broker.
     pub(crate) fn config(&self) -> Result<ClientConfig, TlsError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut authorities = RootCertStore::empty();
         for certificate in certificates("certificate of the broker's authority", &self.ca)? {
             authorities.add(certificate).map_err(|error| TlsError::Unreadable {
@@ -102,18 +103,7 @@ impl Tls {
         let name = self.name.as_ref().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name.chars().take(120).collect()))
         });
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider.clone())
-            .build()
-            .map_err(|error| TlsError::Unreadable {
-                what: "certificate of the broker's authority",
-                why: error.to_string(),
-            })?;
-        let verifier = AtGivenTime { inner, name: name.transpose()?, now: Now(self.now.clone()) };
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| TlsError::Credential(error.to_string()))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+        let config = judging(authorities, name.transpose()?, self.now.clone())?;
         let mut config = match &self.client {
             None => config.with_no_client_auth(),
             Some(credential) => {
@@ -133,6 +123,34 @@ impl Tls {
         config.resumption = Resumption::disabled();
         Ok(config)
     }
+}
+
+/// What rustls needs for any other server: it is believed where one of these authorities vouches for
+/// the name that was asked for, at the owner's time. The client says of itself nothing.
+pub fn anonymous_client(
+    authorities: RootCertStore,
+    now: Arc<dyn Fn() -> TlsTime + Send + Sync>,
+) -> Result<ClientConfig, TlsError> {
+    let mut config = judging(authorities, None, now)?.with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// A configuration that lacks only who the client is.
+fn judging(
+    authorities: RootCertStore,
+    name: Option<ServerName<'static>>,
+    now: Arc<dyn Fn() -> TlsTime + Send + Sync>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider.clone())
+        .build()
+        .map_err(|error| TlsError::Unreadable { what: "list of authorities", why: error.to_string() })?;
+    let verifier = AtGivenTime { inner, name, now: Now(now) };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::Credential(error.to_string()))?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
 }
 
 fn bounded<'a>(what: &'static str, pem: &'a [u8]) -> Result<&'a [u8], TlsError> {

@@ -6,7 +6,7 @@
 //! `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network
 //! namespaces, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
-//! `versions` make packages of them, `wire` counts
+//! `versions` make packages of them, `web` serves them over HTTP, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
@@ -31,4 +31,5 @@ pub mod tampering;
 pub mod usage;
 pub mod versions;
 pub mod wait;
+pub mod web;
 pub mod wire;

@@ -1,0 +1,70 @@
+//! Whom the device believes that a web server is what it says: the system's list of authorities, or a
+//! file of the device's owner. Trust in packages never rests on it.
+
+use std::fmt;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use selvedge_mqtt::{TlsTime, anonymous_client};
+
+/// Bytes of a list of authorities.
+const LARGEST: u64 = 2 << 20;
+/// Certificates in it.
+const MOST: usize = 1000;
+/// Where systems keep theirs.
+const SYSTEMS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// Where the authorities are, and what time certificates are judged at.
+#[derive(Clone)]
+pub struct Authorities {
+    /// A file with certificates in PEM; none: the system's own.
+    pub file: Option<PathBuf>,
+    /// What time it is, each time that a certificate is judged.
+    pub now: Arc<dyn Fn() -> TlsTime + Send + Sync>,
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authorities").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Authorities {
+    /// What TLS needs. It is read anew each time: the system's list changes with its updates.
+    pub(super) fn config(&self) -> Result<ClientConfig, String> {
+        let systems = SYSTEMS.iter().map(Path::new).find(|path| path.is_file());
+        let Some(path) = self.file.as_deref().or(systems) else {
+            return Err("this system has no list of authorities: name one with `http-ca`".to_owned());
+        };
+        let roots = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let mut config = anonymous_client(roots, Arc::clone(&self.now)).map_err(|error| error.to_string())?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+fn read(path: &Path) -> Result<RootCertStore, String> {
+    let mut pem = Vec::new();
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    file.take(LARGEST + 1).read_to_end(&mut pem).map_err(|error| error.to_string())?;
+    if pem.len() as u64 > LARGEST {
+        return Err("it is too large to be a list of authorities".to_owned());
+    }
+    let mut roots = RootCertStore::empty();
+    // Lists have old certificates in them that cannot be used; the others count.
+    let found = CertificateDer::pem_slice_iter(&pem).take(MOST).filter_map(Result::ok);
+    roots.add_parsable_certificates(found);
+    if roots.is_empty() {
+        return Err("there is no certificate in PEM in it".to_owned());
+    }
+    Ok(roots)
+}

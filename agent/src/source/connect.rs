@@ -1,0 +1,219 @@
+//! Connections to web servers: at most two, TLS where the address says so, and kept for a little while
+//! after a request for the next one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::address::Server;
+use super::authorities::Authorities;
+use super::{Patience, Trouble};
+
+/// Bytes of an answer's head, and of what is read ahead of a body.
+const BUFFER: usize = 64 * 1024;
+/// Headers of an answer.
+const HEADERS: usize = 64;
+/// Addresses of a name that are tried.
+const ADDRESSES: usize = 4;
+
+/// What all connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    authorities: Authorities,
+    /// There as long as a connection uses it: the system's list of authorities is large.
+    tls: Mutex<Weak<ClientConfig>>,
+    idle: Mutex<Vec<(u64, Connection)>>,
+    numbers: AtomicU64,
+    /// Bytes received, as the network counts them.
+    pub received: Arc<AtomicU64>,
+    pub patience: Patience,
+}
+
+/// A connection on which nothing is under way.
+#[derive(Debug)]
+pub(super) struct Connection {
+    server: Server,
+    sender: SendRequest<Empty<Bytes>>,
+}
+
+impl Connection {
+    /// Asks; the answer's body is still to come.
+    pub async fn ask(
+        &mut self,
+        request: Request<Empty<Bytes>>,
+        patience: Duration,
+    ) -> Result<Response<Incoming>, Trouble> {
+        let cut = |error: hyper::Error| Trouble::Cut(error.to_string());
+        match timeout(patience, self.sender.send_request(request)).await {
+            Ok(answer) => answer.map_err(cut),
+            Err(_) => Err(Trouble::Slow),
+        }
+    }
+
+    /// Whether it can be asked again, the last answer having been read to its end.
+    pub async fn is_ready(&mut self) -> bool {
+        timeout(Duration::from_secs(1), self.sender.ready()).await.is_ok_and(|ready| ready.is_ok())
+    }
+
+    pub fn is_to(&self, server: &Server) -> bool {
+        self.server == *server
+    }
+}
+
+impl Shared {
+    pub fn new(authorities: Authorities, patience: Patience) -> Self {
+        Self {
+            authorities,
+            tls: Mutex::default(),
+            idle: Mutex::default(),
+            numbers: AtomicU64::new(0),
+            received: Arc::default(),
+            patience,
+        }
+    }
+
+    /// A connection that is open already.
+    pub fn idle(&self, server: &Server) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(|(_, connection)| !connection.sender.is_closed());
+        let found = idle.iter().position(|(_, connection)| connection.is_to(server))?;
+        Some(idle.swap_remove(found).1)
+    }
+
+    /// Keeps a connection for the next request, for a while.
+    pub fn put_by(self: &Arc<Self>, connection: Connection) {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((number, connection));
+        let (shared, wait) = (Arc::downgrade(self), self.patience.idle);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            if let Some(shared) = shared.upgrade() {
+                let mut idle = shared.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.retain(|(other, _)| *other != number);
+            }
+        });
+    }
+
+    /// A new connection. Those that are idle are closed: there are never more than two.
+    pub async fn open(&self, server: &Server) -> Result<Connection, Trouble> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        match timeout(self.patience.connect, self.open_unhurried(server)).await {
+            Ok(result) => result,
+            Err(_) => Err(Trouble::Connect("not within the time for it".to_owned())),
+        }
+    }
+
+    async fn open_unhurried(&self, server: &Server) -> Result<Connection, Trouble> {
+        let broken = |error: io::Error| Trouble::Connect(error.to_string());
+        // Before anything is sent: without authorities nobody is believed.
+        let tls = if server.tls { Some(self.tls()?) } else { None };
+        let found = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(broken)?;
+        let stream = self.reach(found.take(ADDRESSES)).await.map_err(broken)?;
+        let stream = Counted { stream, received: Arc::clone(&self.received) };
+        let sender = match tls {
+            None => spoken(stream).await?,
+            Some(config) => {
+                let name = ServerName::try_from(server.host.clone()).map_err(|_| {
+                    Trouble::Answer("its server's name cannot be in a certificate".to_owned())
+                })?;
+                spoken(TlsConnector::from(config).connect(name, stream).await.map_err(broken)?).await?
+            }
+        };
+        Ok(Connection { server: server.clone(), sender })
+    }
+
+    /// The first address that takes the connection.
+    async fn reach(&self, addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in addresses {
+            match timeout(self.patience.connect / 2, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+
+    fn tls(&self) -> Result<Arc<ClientConfig>, Trouble> {
+        let mut held = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = held.upgrade() {
+            return Ok(config);
+        }
+        let config = Arc::new(self.authorities.config().map_err(Trouble::Connect)?);
+        *held = Arc::downgrade(&config);
+        Ok(config)
+    }
+}
+
+async fn spoken<S>(stream: S) -> Result<SendRequest<Empty<Bytes>>, Trouble>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) = Builder::new()
+        .max_buf_size(BUFFER)
+        .max_headers(HEADERS)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| Trouble::Connect(error.to_string()))?;
+    // It ends with whoever asks: then nobody holds its other end.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to a source ended");
+        }
+    });
+    Ok(sender)
+}
+
+/// A stream whose received bytes are counted: a data budget pays for all of them.
+struct Counted {
+    stream: TcpStream,
+    received: Arc<AtomicU64>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.received.fetch_add((into.filled().len() - before) as u64, Ordering::Relaxed);
+        read
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,381 @@
+//! Blobs from a real web server on loopback that behaves as it should, and as it should not, into the
+//! device's own store.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use selvedge_mqtt::TlsTime;
+use selvedge_package::chunks::{ChunkIndex, Indexed};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::web::{Manner, Web};
+use super::*;
+use crate::clock;
+use crate::store::{Partial, RealDisk, Store};
+
+pub(super) const HASTE: Patience = Patience {
+    connect: Duration::from_secs(5),
+    answer: Duration::from_millis(400),
+    silence: Duration::from_millis(400),
+    block: Duration::from_millis(800),
+    idle: Duration::from_millis(300),
+};
+
+pub(super) fn bytes(size: usize) -> Vec<u8> {
+    (0..size as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn index(bytes: &[u8]) -> ChunkIndex {
+    let indexed = Indexed::of(bytes);
+    match indexed.indexes.first() {
+        None => ChunkIndex::without_index(indexed.digest, indexed.size).unwrap(),
+        Some((_, index)) => ChunkIndex::parse(index, indexed.size).unwrap(),
+    }
+}
+
+pub(super) struct Bench {
+    pub(super) place: tempfile::TempDir,
+    pub(super) store: Store,
+    pub(super) sources: Sources<Partial>,
+    events: mpsc::UnboundedReceiver<Event>,
+    pub(super) origins: Vec<Origin>,
+    pub(super) told: Vec<String>,
+}
+
+/// How a transfer ended.
+enum End {
+    Done(Digest),
+    Fallen(Digest, Partial),
+}
+
+impl Bench {
+    pub(super) fn new(origins: &[String]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let store = Store::open(Arc::new(RealDisk), &place.path().join("device")).unwrap();
+        std::fs::create_dir_all(place.path().join("web/blobs/sha256")).unwrap();
+        let (sender, events) = mpsc::unbounded_channel();
+        let say: Say = Arc::new(move |event| drop(sender.send(event)));
+        let mut sources = Sources::new(1, say);
+        let now = || TlsTime { at: SystemTime::UNIX_EPOCH, synchronised: false };
+        let file = Some(place.path().join("ca.pem"));
+        sources.allow(Authorities { file, now: Arc::new(now) }, HASTE);
+        let origins = origins.iter().map(|origin| origin.parse().unwrap()).collect();
+        Self { place, store, sources, events, origins, told: Vec::new() }
+    }
+
+    /// A bench with one good server.
+    fn with_web() -> (Self, Web) {
+        let mut bench = Self::new(&[]);
+        let web = bench.web();
+        bench.origins = vec![web.source().parse().unwrap()];
+        (bench, web)
+    }
+
+    pub(super) fn web(&self) -> Web {
+        Web::serve(&self.place.path().join("web"))
+    }
+
+    pub(super) fn publish(&self, bytes: &[u8]) -> Digest {
+        let digest = Digest::of(bytes);
+        std::fs::write(self.place.path().join("web/blobs/sha256").join(digest.hex()), bytes).unwrap();
+        digest
+    }
+
+    pub(super) fn partial(&self, bytes: &[u8]) -> Partial {
+        self.store.partial(Digest::of(bytes), index(bytes)).unwrap()
+    }
+
+    pub(super) fn start(&mut self, partial: Partial) {
+        let digest = partial.digest();
+        let mut known = std::mem::take(&mut self.sources.known);
+        known.insert(digest, self.origins.clone());
+        self.sources.wanted(known);
+        assert!(self.sources.carries(&digest, clock::since_boot()));
+        assert!(self.sources.add(clock::since_boot(), digest, partial).is_empty());
+    }
+
+    /// Runs until a transfer has ended.
+    async fn end(&mut self) -> End {
+        let run = async {
+            loop {
+                let now = clock::since_boot();
+                let wake = self.sources.wake_at().map_or(Duration::from_secs(9), |at| at.saturating_sub(now));
+                let (actions, fallen) = match timeout(wake, self.events.recv()).await {
+                    Ok(event) => {
+                        let outcome = self.sources.take(event.unwrap(), clock::since_boot(), 0.0);
+                        self.told.extend(outcome.told);
+                        (outcome.actions, outcome.fallen)
+                    }
+                    Err(_) => {
+                        self.sources.over(clock::since_boot());
+                        (self.sources.tick(clock::since_boot()), Vec::new())
+                    }
+                };
+                if let Some((digest, partial)) = fallen.into_iter().next() {
+                    return End::Fallen(digest, partial);
+                }
+                if let Some(Action::Done { digest, target }) = actions.into_iter().next() {
+                    target.finish().unwrap();
+                    return End::Done(digest);
+                }
+            }
+        };
+        timeout(Duration::from_secs(60), run).await.expect("a transfer ends")
+    }
+
+    pub(super) async fn comes(&mut self, bytes: &[u8]) {
+        match self.end().await {
+            End::Done(digest) => {
+                assert_eq!(digest, Digest::of(bytes));
+                assert_eq!(self.store.read_small(&digest, 1 << 30).unwrap(), bytes);
+            }
+            End::Fallen(digest, _) => panic!("{digest} fell: {:?}", self.told),
+        }
+    }
+
+    pub(super) async fn falls(&mut self, why: &str) -> Partial {
+        match self.end().await {
+            End::Fallen(_, partial) => {
+                assert!(self.told.iter().any(|told| told.contains(why)), "{why}: {:?}", self.told);
+                partial
+            }
+            End::Done(_) => panic!("it came although {why}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_blob_comes_in_ranges_over_one_connection_and_none_is_sent_twice() {
+    let (mut bench, web) = Bench::with_web();
+    let large = bytes(9_300_000);
+    bench.publish(&large);
+    bench.start(bench.partial(&large));
+    bench.comes(&large).await;
+    let heads = web.heads();
+    let ranges: Vec<_> =
+        heads.iter().filter_map(|head| head.split("range: bytes=").nth(1)?.lines().next()).collect();
+    assert_eq!(ranges, ["0-4194303", "4194304-8388607", "8388608-9299999"], "{heads:?}");
+    assert!(heads.iter().all(|head| head.contains("accept-encoding: identity")), "{heads:?}");
+    assert_eq!((web.given(), web.connections()), (9_300_000, (1, 1)));
+    let received = bench.sources.take_received();
+    assert!((9_300_001..9_301_000).contains(&received), "{received} bytes counted");
+    assert_eq!(bench.sources.take_received(), 0);
+}
+
+#[tokio::test]
+async fn only_what_is_lacking_is_asked_for_and_small_blobs_share_a_connection() {
+    let (mut bench, web) = Bench::with_web();
+    let large = bytes(1_000_000);
+    bench.publish(&large);
+    let mut partial = bench.partial(&large);
+    for chunk in [0, 1, 5, 6, 15] {
+        let start = chunk as usize * 65_536;
+        partial.put(chunk, &large[start..(start + 65_536).min(large.len())]).unwrap();
+    }
+    bench.start(partial);
+    bench.comes(&large).await;
+    let lacking = 1_000_000 - 4 * 65_536 - (1_000_000 - 15 * 65_536);
+    assert_eq!((web.given(), web.heads().len()), (lacking, 2));
+    for size in [1, 100, 65_536, 65_537] {
+        let small = bytes(size);
+        bench.publish(&small);
+        bench.start(bench.partial(&small));
+        bench.comes(&small).await;
+    }
+    assert_eq!(web.connections(), (1, 1));
+}
+
+#[tokio::test]
+async fn several_at_once_use_two_connections_at_most() {
+    let (mut bench, web) = Bench::with_web();
+    let blobs: Vec<Vec<u8>> = (0..5).map(|n| bytes(700_000 + n)).collect();
+    for blob in &blobs {
+        bench.publish(blob);
+        bench.start(bench.partial(blob));
+    }
+    for _ in &blobs {
+        assert!(matches!(bench.end().await, End::Done(_)));
+    }
+    let (_, at_once) = web.connections();
+    assert!(at_once <= 2, "{at_once} connections at a time");
+    assert!(blobs.iter().all(|blob| bench.store.has(&Digest::of(blob)).unwrap()));
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_off_is_made_again_as_long_as_something_comes() {
+    let (mut bench, web) = Bench::with_web();
+    let large = bytes(1_000_000);
+    bench.publish(&large);
+    web.set(Manner::Cut(200_000));
+    bench.start(bench.partial(&large));
+    bench.comes(&large).await;
+    assert!(web.given() < 1_000_000 + 6 * 16_384 + 6 * 65_536, "{} bytes", web.given());
+    // A server that never gets as far as a block does not do.
+    let other = bytes(500_000);
+    bench.publish(&other);
+    web.set(Manner::Cut(10_000));
+    bench.start(bench.partial(&other));
+    bench.falls("broke off").await;
+}
+
+#[tokio::test]
+async fn a_server_without_ranges_gives_the_whole_once_and_is_not_asked_for_a_late_rest() {
+    let (mut bench, web) = Bench::with_web();
+    web.set(Manner::NoRanges);
+    let large = bytes(6_000_000);
+    bench.publish(&large);
+    bench.start(bench.partial(&large));
+    bench.comes(&large).await;
+    assert_eq!((web.given(), web.heads().len()), (6_000_000, 1));
+    // The beginning is here: a little is read for nothing, most of a blob is not.
+    let other = bytes(7_000_000);
+    bench.publish(&other);
+    let mut partial = bench.partial(&other);
+    for chunk in 0..20 {
+        partial.put(chunk, &other[chunk as usize * 65_536..][..65_536]).unwrap();
+    }
+    bench.start(partial);
+    bench.comes(&other).await;
+    assert_eq!(web.given(), 13_000_000);
+    let third = bytes(8_000_000);
+    bench.publish(&third);
+    let mut partial = bench.partial(&third);
+    for chunk in 0..100 {
+        partial.put(chunk, &third[chunk as usize * 65_536..][..65_536]).unwrap();
+    }
+    bench.start(partial);
+    let kept = bench.falls("no ranges").await;
+    assert_eq!(kept.bytes(), 100 * 65_536);
+}
+
+#[tokio::test]
+async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
+    let length = "HTTP/1.1 206 x\r\nContent-Length: 400000\r\n";
+    for (manner, why) in [
+        (Manner::Status(500), "answers 500"),
+        (Manner::Status(404), "answers 404"),
+        (Manner::Status(416), "answers 416"),
+        (Manner::Spoiled, "not what was signed"),
+        (Manner::Silent, "nothing came"),
+        (Manner::Trickle, "nothing came"),
+        (Manner::Endless, "broke off"),
+        (Manner::Elsewhere("/x".to_owned()), "redirects more than 3 times"),
+        (Manner::Elsewhere("ftp://127.0.0.1".to_owned()), "redirects to what is no address"),
+        (Manner::Head(length.to_owned() + "Content-Range: bytes 1-400000/400001"), "400001 bytes there"),
+        (
+            Manner::Head(
+                length.to_owned() + "Content-Encoding: gzip\r\nContent-Range: bytes 0-399999/400000",
+            ),
+            "packed",
+        ),
+        (Manner::Head("HTTP/1.1 200 x\r\nContent-Length: 99".to_owned()), "has 99 bytes there"),
+        (Manner::Head("SSH-2.0-OpenSSH".to_owned()), "broke off"),
+    ] {
+        let (mut bench, web) = Bench::with_web();
+        let blob = bytes(400_000);
+        let digest = bench.publish(&blob);
+        web.set(manner.clone());
+        bench.start(bench.partial(&blob));
+        let kept = bench.falls(why).await;
+        assert!(kept.bytes() == 0, "{manner:?}: {} bytes were kept", kept.bytes());
+        assert!(!bench.sources.contains(&digest), "{manner:?}");
+        assert!(!bench.sources.carries(&digest, clock::since_boot()), "{manner:?} does not rest");
+        assert!(bench.sources.wake_at().is_some(), "{manner:?} is never asked again");
+        // When it has rested it is asked again, and has become better.
+        web.set(Manner::Good);
+        let later = clock::since_boot() + Duration::from_secs(7 * 3600);
+        assert!(bench.sources.over(later) && bench.sources.carries(&digest, later));
+        bench.sources.rests = Rests::default();
+        bench.start(kept);
+        bench.comes(&blob).await;
+    }
+}
+
+#[tokio::test]
+async fn the_next_source_takes_over_where_the_first_fails() {
+    let (mut bench, bad) = Bench::with_web();
+    let good = bench.web();
+    bench.origins.push(good.source().parse().unwrap());
+    let blob = bytes(900_000);
+    bench.publish(&blob);
+    bad.set(Manner::Status(503));
+    bench.start(bench.partial(&blob));
+    bench.comes(&blob).await;
+    assert_eq!((bad.given(), good.given()), (0, 900_000));
+    assert_eq!(bench.told.len(), 1, "{:?}", bench.told);
+}
+
+#[tokio::test]
+async fn redirections_are_followed_and_remembered() {
+    let (mut bench, first) = Bench::with_web();
+    let second = bench.web();
+    first.set(Manner::Elsewhere(format!("http://{}", second.address)));
+    let blob = bytes(9_000_000);
+    bench.publish(&blob);
+    bench.start(bench.partial(&blob));
+    bench.comes(&blob).await;
+    assert_eq!((first.heads().len(), second.heads().len(), second.given()), (1, 3, 9_000_000));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_fails_at_once_for_every_blob() {
+    let (mut bench, _web) = Bench::with_web();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    bench.origins = vec![format!("http://{free}/{{digest}}").parse().unwrap()];
+    let blob = bytes(100);
+    bench.start(bench.partial(&blob));
+    bench.falls("no connection").await;
+    bench.sources.wanted(BTreeMap::from([(Digest::of(b"other"), bench.origins.clone())]));
+    assert!(!bench.sources.carries(&Digest::of(b"other"), clock::since_boot()));
+}
+
+#[tokio::test]
+async fn what_is_given_up_says_nothing_any_more_and_keeps_what_came() {
+    let (mut bench, web) = Bench::with_web();
+    let blob = bytes(3_000_000);
+    let digest = bench.publish(&blob);
+    bench.start(bench.partial(&blob));
+    while bench.sources.transfers().progress().all(|progress| progress.bytes < 600_000) {
+        let event = bench.events.recv().await.unwrap();
+        bench.sources.take(event, clock::since_boot(), 0.0);
+    }
+    let (partial, actions) = bench.sources.cancel(clock::since_boot(), &digest);
+    let kept = partial.unwrap().bytes();
+    assert!(actions.is_empty() && kept >= 600_000, "{kept} bytes");
+    // Frames that were on their way belong to nothing.
+    while let Ok(event) = bench.events.try_recv() {
+        let outcome = bench.sources.take(event, clock::since_boot(), 0.0);
+        assert!(outcome.actions.is_empty() && outcome.fallen.is_empty());
+    }
+    let given = web.given();
+    bench.start(bench.partial(&blob));
+    bench.comes(&blob).await;
+    assert!(web.given() - given <= 3_000_000 - kept, "what was kept was fetched again");
+}
+
+#[tokio::test]
+async fn a_server_with_an_ipv6_address_is_reached() {
+    let (mut bench, _) = Bench::with_web();
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("this machine has no IPv6 loopback: nothing is tested");
+        return;
+    }
+    let web = Web::serve_on(&bench.place.path().join("web"), "[::1]:0");
+    bench.origins = vec![web.source().parse().unwrap()];
+    let blob = bytes(70_000);
+    bench.publish(&blob);
+    bench.start(bench.partial(&blob));
+    bench.comes(&blob).await;
+    assert!(web.heads()[0].contains(&format!("host: {}\r\n", web.address)), "{:?}", web.heads());
+}
+
+#[tokio::test]
+async fn nothing_is_asked_where_the_owner_wants_none() {
+    let (mut bench, web) = Bench::with_web();
+    bench.sources.shared = None;
+    let digest = bench.publish(b"x");
+    bench.sources.wanted(BTreeMap::from([(digest, bench.origins.clone())]));
+    assert!(!bench.sources.carries(&digest, clock::since_boot()));
+    assert!(web.heads().is_empty());
+}
