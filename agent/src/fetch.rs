@@ -8,7 +8,7 @@ use selvedge_deployment::{Release, Rules};
 use selvedge_package::bundle::{self, Bundle};
 use selvedge_package::chunks::{ChunkError, ChunkIndex};
 use selvedge_package::limits::Limits;
-use selvedge_package::{Digest, PackageName};
+use selvedge_package::{Digest, Origin, PackageName};
 
 use crate::failure::chain;
 use crate::store::{Store, StoreError};
@@ -20,6 +20,8 @@ pub enum Stock {
     Lacks {
         /// To be fetched now; there may be more once they have come.
         blobs: Vec<Lacking>,
+        /// Web servers that have them, too.
+        sources: Vec<Origin>,
         /// Bytes of the package that still have to be written, as far as that is known.
         bytes: u64,
         /// Bytes that must stay free besides.
@@ -143,12 +145,13 @@ fn look(
         return Ok(Stock::Whole(Box::new(bundle)));
     }
     let bytes = bundle.blobs().iter().map(|blob| store.still_to_write(&blob.digest, blob.size)).sum();
-    Ok(Stock::Lacks { blobs, bytes, besides: besides(&bundle) })
+    let sources = bundle.manifest().sources.clone();
+    Ok(Stock::Lacks { blobs, sources, bytes, besides: besides(&bundle) })
 }
 
 /// A manifest is lacking: nothing is known of the rest.
 fn lacks(blob: Lacking) -> Stock {
-    Stock::Lacks { blobs: vec![blob], bytes: blob.size, besides: 0 }
+    Stock::Lacks { blobs: vec![blob], sources: Vec::new(), bytes: blob.size, besides: 0 }
 }
 
 /// Bytes that a package wants free beyond itself.

@@ -123,18 +123,25 @@ impl Activation {
 
     /// Whether a blob is being transferred.
     pub(super) fn under_way(&self, digest: &Digest) -> bool {
-        self.transfers.contains(digest)
+        self.transfers.contains(digest) || self.http.contains(digest)
     }
 
-    fn start_transfer(&mut self, digest: Digest, partial: Partial, now: Duration) {
+    /// Over HTTP where there is a source that can be asked now, over MQTT otherwise.
+    pub(super) fn start_transfer(&mut self, digest: Digest, partial: Partial, now: Duration) {
         self.meter(now);
-        let actions = self.transfers.add(now, digest, partial);
+        let actions = match self.http.carries(&digest, now) {
+            true => self.http.add(now, digest, partial),
+            false => self.transfers.add(now, digest, partial),
+        };
         self.follow(actions, now);
     }
 
     /// Ends a transfer at once; what came of it is kept.
     pub(super) fn stop_transfer(&mut self, digest: &Digest, now: Duration) -> Option<Partial> {
-        let (partial, actions) = self.transfers.cancel(now, digest);
+        let (partial, actions) = match self.http.contains(digest) {
+            true => self.http.cancel(now, digest),
+            false => self.transfers.cancel(now, digest),
+        };
         self.errands.needs.retain(|need| need.digest != *digest);
         self.follow(actions, now);
         partial

@@ -23,6 +23,7 @@ impl Activation {
         if !self.budget.limits() {
             return;
         }
+        self.budget.spend(self.http.take_received());
         if self.metered.is_none_or(|at| now >= at + LOOK) || self.budget.wake_at().is_some_and(|at| now >= at)
         {
             self.metered = Some(now);
@@ -66,7 +67,12 @@ impl Activation {
                 _ => tracing::debug!("blobs do not wait"),
             }
         }
-        let actions = self.transfers.allow(now, self.budget.rest());
+        // What is on its way on the one cannot be asked for on the other.
+        let left = |rest: Option<u64>, elsewhere: u64| rest.map(|rest| rest.saturating_sub(elsewhere));
+        let rest = self.budget.rest();
+        let actions = self.transfers.allow(now, left(rest, self.http.transfers().in_flight()));
+        self.follow(actions, now);
+        let actions = self.http.hold_to(now, left(rest, self.transfers.in_flight()));
         self.follow(actions, now);
     }
 
@@ -89,6 +95,7 @@ impl Activation {
     /// An orderly end: what was written down as used ahead and was not is free again.
     pub fn end(&mut self) -> Result<(), StoreError> {
         self.disconnected();
+        self.stop_sources();
         let Some(used) = self.budget.at_the_end() else { return Ok(()) };
         self.parts.store.database().write(|transaction| transaction.put(Key::Budget, &UsedRecord::from(used)))
     }

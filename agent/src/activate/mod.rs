@@ -1,11 +1,12 @@
 //! The driver of the deployment state machine: writes each step down, then does what follows from it.
 //!
 //! `selvedge_deployment` decides; this persists its state, derives what is to be done from it, and
-//! does that: fetches through [`crate::transfer`] ([`pull`], [`carry`]), probes and loads through the host
+//! does that: fetches through [`crate::transfer`] and [`crate::source`] ([`pull`], [`carry`]), probes and loads through the host
 //! ([`operate`]), and feeds back what came of it ([`outcome`]). Nothing here remembers what must not
 //! be forgotten: after a kill the same effects are derived from the stored state. One thing is done
 //! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
 
+mod by_http;
 mod carry;
 mod host;
 mod make_way;
@@ -31,6 +32,7 @@ use crate::budget::{self, Budget, Hold, UsedRecord};
 use crate::clock::{self, Floor};
 use crate::fetch::Hardware;
 use crate::memory::Memory;
+use crate::source::Sources;
 use crate::store::{Key, Partial, Store, StoreError, Transaction};
 use crate::supervise::Probe;
 use crate::transfer::Transfers;
@@ -97,6 +99,7 @@ pub struct Activation {
     probed: BTreeMap<Digest, u64>,
     rests: Rests,
     transfers: Transfers<Partial>,
+    http: Sources<Partial>,
     /// Releases that are being fetched, as of the last look at the store.
     fetching: Vec<(PackageName, Release)>,
     /// Blobs wanted as of the last look.
@@ -140,6 +143,7 @@ impl Activation {
         let used: Option<UsedRecord> = parts.store.database().read(Key::Budget)?;
         let now = clock::since_boot();
         let budget = Budget::resume(parts.traffic.clone(), used.map(UsedRecord::into), now);
+        let http = by_http::none(seed, &parts.outcomes);
         let mut activation = Self {
             state: record.map(State::from).unwrap_or_default(),
             parts,
@@ -150,6 +154,7 @@ impl Activation {
             probed: BTreeMap::new(),
             rests: Rests::default(),
             transfers: Transfers::new(seed),
+            http,
             fetching: Vec::new(),
             wanted: BTreeMap::new(),
             turns: Turns::default(),
@@ -425,19 +430,23 @@ impl Activation {
             .then(|| self.watched + operate::WATCH);
         let meter = self.meter_wakes_at();
         if let Some(until) = self.halted {
-            let waits = [self.transfers.wake_at(), self.rests.wake_at(), Some(until), meter];
+            let waits = [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), Some(until), meter];
             return waits.into_iter().flatten().min();
         }
-        [self.transfers.wake_at(), self.rests.wake_at(), watch, meter].into_iter().flatten().min()
+        [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), watch, meter]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Time has passed.
     pub fn tick(&mut self) -> Result<(), StoreError> {
         let now = clock::since_boot();
         self.meter(now);
-        let actions = self.transfers.tick(now);
-        self.follow(actions, now);
-        self.look |= self.rests.over(now);
+        for actions in [self.transfers.tick(now), self.http.tick(now)] {
+            self.follow(actions, now);
+        }
+        self.look |= self.rests.over(now) | self.http.over(now);
         self.pursue()
     }
 

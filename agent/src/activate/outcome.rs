@@ -8,10 +8,10 @@ use super::carry::OpenError;
 use super::operate::{Answer, Role, Work};
 use super::rest::Rest;
 use super::{Activation, HostView};
-use crate::clock;
 use crate::failure::chain;
 use crate::store::{Partial, StoreError};
 use crate::supervise::Probed;
+use crate::{clock, source};
 
 /// What came of something that was started.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ pub enum Outcome {
         /// What is there of it.
         result: Result<Partial, OpenError>,
     },
+    /// Of a request to a web server.
+    Source(source::Event),
     /// Of putting a blob into its place.
     Stored {
         /// The blob.
@@ -48,11 +50,19 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Whether it is no more than a part of a blob that has come.
+    pub fn is_progress(&self) -> bool {
+        matches!(self, Self::Source(event) if event.is_progress())
+    }
+}
+
 impl Activation {
     /// Takes what came of something. What was given up meanwhile is ignored.
     pub fn take(&mut self, outcome: Outcome) -> Result<(), StoreError> {
         match outcome {
             Outcome::Opened { digest, result } => self.opened(digest, result)?,
+            Outcome::Source(event) => return self.by_http(event),
             Outcome::Stored { digest, result } => self.stored(digest, result)?,
             Outcome::Probed { number, probed, peak } => {
                 if let Some(probing) = self.probing.take_if(|probing| probing.number == number) {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use selvedge_deployment::{Effect, Event};
-use selvedge_package::{Digest, PackageName};
+use selvedge_package::{Digest, Origin, PackageName};
 
 use super::Activation;
+use super::by_http;
 use super::carry::Wanted;
 use super::rest::Rest;
 use crate::budget::on_the_wire;
@@ -36,6 +37,7 @@ impl Activation {
         self.look = false;
         self.fetching.clone_from(&releases);
         let mut lacks: BTreeMap<Digest, Wanted> = BTreeMap::new();
+        let mut sources: BTreeMap<Digest, Vec<Origin>> = BTreeMap::new();
         let mut room = self.parts.store.free().saturating_sub(MARGIN);
         for (package, release) in releases {
             let digest = release.digest;
@@ -51,12 +53,13 @@ impl Activation {
                 }
             };
             match stock {
-                Stock::Lacks { blobs, bytes, besides } => {
+                Stock::Lacks { blobs, sources: named, bytes, besides } => {
                     // What is committed is repaired whatever it asks for besides.
                     let besides = if self.is_committed(&package, &digest) { 0 } else { besides };
                     if self.has_room(&package, bytes, besides, room, now) {
                         room = room.saturating_sub(bytes);
                         for blob in blobs {
+                            by_http::name(&mut sources, blob.digest, &named);
                             let damaged = self.wanted.get(&blob.digest).map_or(0, |wanted| wanted.damaged);
                             let wanted = || Wanted { blob, packages: Vec::new(), damaged };
                             let needed = lacks.entry(blob.digest).or_insert_with(wanted);
@@ -86,6 +89,7 @@ impl Activation {
         let stale: Vec<Digest> =
             self.wanted.keys().filter(|digest| !lacks.contains_key(digest)).copied().collect();
         self.wanted = lacks;
+        self.http.wanted(sources);
         for digest in stale {
             drop(self.stop_transfer(&digest, now));
         }
@@ -94,6 +98,7 @@ impl Activation {
             self.wanted.values().flat_map(|wanted| &wanted.packages).any(|(other, _)| other == package)
         };
         self.turns.keep(needed);
+        self.switch(now);
         self.fill(now)
     }
 
@@ -213,11 +218,11 @@ impl Activation {
 
     /// How far the running transfers are.
     pub fn transfers(&self) -> impl Iterator<Item = crate::transfer::Progress> {
-        self.transfers.progress()
+        self.transfers.progress().chain(self.http.transfers().progress())
     }
 
     /// Chunks that have come and were kept since the agent's start.
     pub fn chunks(&self) -> u64 {
-        self.transfers.chunks()
+        self.transfers.chunks() + self.http.transfers().chunks()
     }
 }

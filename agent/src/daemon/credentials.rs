@@ -1,6 +1,7 @@
 //! What the device shows to its broker, carried between the machine that decides it, the database that
 //! keeps it, the registry that issues it, and the client that shows it.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use selvedge_protocol::line::one_line;
 use selvedge_protocol::message::{ByteString, Enrol};
 
 use super::Daemon;
-use crate::clock;
+use crate::clock::{self, Floor};
 use crate::credential::certificate::Now;
 use crate::credential::{Credential, Effect, Event, KeptRecord, request};
 use crate::failure::chain;
@@ -18,6 +19,16 @@ use crate::store::{Key, StoreError};
 
 /// First and longest wait before a certificate is asked for again.
 const WAITS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3600));
+
+/// What time TLS judges certificates at: the device's.
+pub(super) fn tls_time(floor: &Floor) -> Arc<dyn Fn() -> TlsTime + Send + Sync> {
+    let floor = floor.clone();
+    Arc::new(move || {
+        let (at, synchronised) = floor.now();
+        let since = Duration::from_secs(u64::try_from(at.as_second()).unwrap_or(0));
+        TlsTime { at: SystemTime::UNIX_EPOCH + since, synchronised }
+    })
+}
 
 /// When a certificate is asked for, and how the credentials of this run do.
 #[derive(Debug, Default)]
@@ -65,16 +76,11 @@ impl Daemon {
             return None;
         }
         let client = self.credentials.shown();
-        let floor = self.floor.clone();
         Some(Tls {
             ca: self.identity.broker_ca.clone().unwrap_or_default().into_bytes(),
             name: self.identity.broker_name.clone(),
             client: client.map(|shown| ClientCredential { chain: shown.chain_pem(), key: shown.key_pem() }),
-            now: std::sync::Arc::new(move || {
-                let (at, synchronised) = floor.now();
-                let since = Duration::from_secs(u64::try_from(at.as_second()).unwrap_or(0));
-                TlsTime { at: SystemTime::UNIX_EPOCH + since, synchronised }
-            }),
+            now: tls_time(&self.floor),
         })
     }
 

@@ -169,7 +169,7 @@ pub async fn run_on(
             },
             Some(event) = sources.host.recv() => daemon.host(event),
             Some(outcome) = sources.outcomes.recv() => {
-                daemon.dirty = true;
+                daemon.dirty |= !outcome.is_progress();
                 daemon.activation.take(outcome)
             }
             Some(done) = sources.done.recv() => {

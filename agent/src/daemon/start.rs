@@ -8,13 +8,13 @@ use std::time::Duration;
 use selvedge_mqtt::BrokerAddress;
 use tokio::sync::mpsc;
 
-use super::credentials::Asking;
+use super::credentials::{Asking, tls_time};
 use super::full::Full;
 use super::link::Link;
 use super::{Daemon, DaemonError, Ground, Sources};
 use crate::activate::{Activation, Parts, Told};
 use crate::clock::Floor;
-use crate::config::Config;
+use crate::config::{Config, HttpSources};
 use crate::credential::Machine;
 use crate::enrolment::Enrolment;
 use crate::failure::chain;
@@ -24,6 +24,7 @@ use crate::import::Taker;
 use crate::memory::Memory;
 use crate::remote::{Logs, Rate, Remote};
 use crate::report::Reporter;
+use crate::source::Authorities;
 use crate::store::Store;
 use crate::supervise::{HostProgram, Options, Probe, Supervisor, listen_privately};
 use crate::{clock, facts, status};
@@ -103,6 +104,10 @@ impl Daemon {
         let mut activation = Activation::resume(parts, rand::random())?;
         // Newest intent that was ever accepted, in case the agent was killed right after accepting.
         let mut fresh = None;
+        if config.http_sources == HttpSources::Allow {
+            let authorities = Authorities { file: config.http_ca.clone(), now: tls_time(&floor) };
+            activation.allow_sources(authorities);
+        }
         if let Some(trust) = &trust {
             match trust.desired(&identity.device) {
                 Ok(Some(desired)) => {

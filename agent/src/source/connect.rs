@@ -19,6 +19,8 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -30,6 +32,8 @@ use super::{Patience, Trouble};
 const BUFFER: usize = 64 * 1024;
 /// Headers of an answer.
 const HEADERS: usize = 64;
+/// Connections at a time. A third request waits until a part of another has come.
+const AT_ONCE: usize = 2;
 /// Addresses of a name that are tried.
 const ADDRESSES: usize = 4;
 
@@ -41,6 +45,7 @@ pub(super) struct Shared {
     tls: Mutex<Weak<ClientConfig>>,
     idle: Mutex<Vec<(u64, Connection)>>,
     numbers: AtomicU64,
+    room: Arc<Semaphore>,
     /// Bytes received, as the network counts them.
     pub received: Arc<AtomicU64>,
     pub patience: Patience,
@@ -51,6 +56,14 @@ pub(super) struct Shared {
 pub(super) struct Connection {
     server: Server,
     sender: SendRequest<Empty<Bytes>>,
+    driver: AbortHandle,
+}
+
+/// Whatever is under way on it ends at once: a server that says nothing more would hold it open.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 impl Connection {
@@ -84,6 +97,7 @@ impl Shared {
             tls: Mutex::default(),
             idle: Mutex::default(),
             numbers: AtomicU64::new(0),
+            room: Arc::new(Semaphore::new(AT_ONCE)),
             received: Arc::default(),
             patience,
         }
@@ -111,32 +125,41 @@ impl Shared {
         });
     }
 
-    /// A new connection. Those that are idle are closed: there are never more than two.
+    /// A new connection. Where there is no room for it, one that is idle is closed, or one that is busy
+    /// waited for.
     pub async fn open(&self, server: &Server) -> Result<Connection, Trouble> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        match timeout(self.patience.connect, self.open_unhurried(server)).await {
+        if self.room.available_permits() == 0 {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        }
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        let room = room.map_err(|_| Trouble::Connect("there is no room for it".to_owned()))?;
+        match timeout(self.patience.connect, self.open_unhurried(server, room)).await {
             Ok(result) => result,
             Err(_) => Err(Trouble::Connect("not within the time for it".to_owned())),
         }
     }
 
-    async fn open_unhurried(&self, server: &Server) -> Result<Connection, Trouble> {
+    async fn open_unhurried(
+        &self,
+        server: &Server,
+        room: OwnedSemaphorePermit,
+    ) -> Result<Connection, Trouble> {
         let broken = |error: io::Error| Trouble::Connect(error.to_string());
         // Before anything is sent: without authorities nobody is believed.
         let tls = if server.tls { Some(self.tls()?) } else { None };
         let found = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(broken)?;
         let stream = self.reach(found.take(ADDRESSES)).await.map_err(broken)?;
         let stream = Counted { stream, received: Arc::clone(&self.received) };
-        let sender = match tls {
-            None => spoken(stream).await?,
+        let (sender, driver) = match tls {
+            None => spoken(stream, room).await?,
             Some(config) => {
                 let name = ServerName::try_from(server.host.clone()).map_err(|_| {
                     Trouble::Answer("its server's name cannot be in a certificate".to_owned())
                 })?;
-                spoken(TlsConnector::from(config).connect(name, stream).await.map_err(broken)?).await?
+                spoken(TlsConnector::from(config).connect(name, stream).await.map_err(broken)?, room).await?
             }
         };
-        Ok(Connection { server: server.clone(), sender })
+        Ok(Connection { server: server.clone(), sender, driver })
     }
 
     /// The first address that takes the connection.
@@ -166,7 +189,11 @@ impl Shared {
     }
 }
 
-async fn spoken<S>(stream: S) -> Result<SendRequest<Empty<Bytes>>, Trouble>
+/// The room is taken until the connection is closed.
+async fn spoken<S>(
+    stream: S,
+    room: OwnedSemaphorePermit,
+) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Trouble>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -176,13 +203,13 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| Trouble::Connect(error.to_string()))?;
-    // It ends with whoever asks: then nobody holds its other end.
-    tokio::spawn(async move {
+    let driver = tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection to a source ended");
         }
+        drop(room);
     });
-    Ok(sender)
+    Ok((sender, driver.abort_handle()))
 }
 
 /// A stream whose received bytes are counted: a data budget pays for all of them.

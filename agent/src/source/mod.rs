@@ -83,6 +83,13 @@ pub struct Event {
     what: Happened,
 }
 
+impl Event {
+    /// Whether it is no more than a part of a blob.
+    pub fn is_progress(&self) -> bool {
+        matches!(self.what, Happened::Frame(_))
+    }
+}
+
 #[derive(Debug)]
 enum Happened {
     /// A frame as the registry would have sent it.
