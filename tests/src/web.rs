@@ -2,7 +2,7 @@
 //! spoiled, from elsewhere, or not at all. It counts what it was asked and what it gave.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,8 @@ pub enum Manner {
     Cut(usize),
     /// Changes one byte in every 10 000 of each body.
     Spoiled,
+    /// Gives 16 KiB every so often.
+    Paced(Duration),
     /// Gives a byte now and then.
     Trickle,
     /// Takes requests and says nothing.
@@ -46,6 +48,7 @@ pub struct Web {
 struct Shared {
     root: PathBuf,
     manner: Mutex<Manner>,
+    streams: Mutex<Vec<TcpStream>>,
     heads: Mutex<Vec<String>>,
     given: AtomicU64,
     connections: AtomicU64,
@@ -66,6 +69,7 @@ impl Web {
         let shared = Arc::new(Shared {
             root: root.to_owned(),
             manner: Mutex::new(Manner::Good),
+            streams: Mutex::default(),
             heads: Mutex::default(),
             given: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -76,11 +80,17 @@ impl Web {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = Arc::clone(&shared);
+                if let Ok(stream) = stream.try_clone() {
+                    hold(&shared.streams).push(stream);
+                }
                 thread::spawn(move || {
                     shared.connections.fetch_add(1, Ordering::SeqCst);
                     let open = shared.open.fetch_add(1, Ordering::SeqCst) + 1;
                     shared.most_open.fetch_max(open, Ordering::SeqCst);
+                    let other = stream.try_clone();
                     let _ = shared.connection(stream);
+                    // Dropping it closes nothing as long as it is known for being cut.
+                    let _ = other.map(|stream| stream.shutdown(Shutdown::Both));
                     shared.open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
@@ -96,6 +106,13 @@ impl Web {
     /// From now on it behaves so.
     pub fn set(&self, manner: Manner) {
         *hold(&self.shared.manner) = manner;
+    }
+
+    /// Cuts every connection there is.
+    pub fn cut(&self) {
+        for stream in hold(&self.shared.streams).drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// The heads of all requests so far.
@@ -193,6 +210,13 @@ impl Shared {
                 for byte in body {
                     stream.write_all(&[byte])?;
                     thread::sleep(Duration::from_millis(100));
+                }
+                return Ok(());
+            }
+            Manner::Paced(pause) => {
+                for piece in body.chunks(16_384) {
+                    self.give(stream, piece)?;
+                    thread::sleep(*pause);
                 }
                 return Ok(());
             }

@@ -430,7 +430,8 @@ impl Activation {
             .then(|| self.watched + operate::WATCH);
         let meter = self.meter_wakes_at();
         if let Some(until) = self.halted {
-            let waits = [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), Some(until), meter];
+            let waits =
+                [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), Some(until), meter];
             return waits.into_iter().flatten().min();
         }
         [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), watch, meter]

@@ -1,5 +1,7 @@
 //! Where to ask: server and path of one blob, from the signed address or from a redirection.
 
+use std::net::IpAddr;
+
 use hyper::Uri;
 
 use super::Trouble;
@@ -16,12 +18,25 @@ pub(super) struct Server {
     pub port: u16,
 }
 
+/// Whether an address is this machine's or its link's own: what listens there is not for others.
+pub(super) fn is_near(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.is_loopback() || address.is_link_local() || address.is_unspecified(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unicast_link_local() || address.is_unspecified()
+        }
+    }
+}
+
 /// What to ask a server for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub server: Server,
     /// Path and query.
     pub target: String,
+    /// Whether the server may be this machine or its link's own: where a package says so, but not where
+    /// a server elsewhere redirects there.
+    pub near: bool,
 }
 
 impl Server {
@@ -61,11 +76,12 @@ impl Address {
         }
         let target = uri.path_and_query().map_or("/", |both| both.as_str());
         let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-        Ok(Self { server: Server { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }) }, target })
+        let server = Server { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }) };
+        Ok(Self { server, target, near: true })
     }
 
-    /// Where a server says that it lies now. Never from https to http.
-    pub fn redirected(&self, location: &[u8]) -> Result<Self, Trouble> {
+    /// Where a server, which is `near` or is not, says that it lies now. Never from https to http.
+    pub fn redirected(&self, location: &[u8], near: bool) -> Result<Self, Trouble> {
         let wrong = || Trouble::Answer("it redirects to what is no address".to_owned());
         let location = std::str::from_utf8(location).map_err(|_| wrong())?;
         let lower = location.chars().take(64).collect::<String>().to_ascii_lowercase();
@@ -92,7 +108,7 @@ impl Address {
         if self.server.tls && !there.server.tls {
             return Err(Trouble::Answer("it redirects from https to http".to_owned()));
         }
-        Ok(there)
+        Ok(Self { near, ..there })
     }
 }
 
@@ -101,7 +117,7 @@ mod tests {
     use super::*;
 
     fn parts(address: &Address) -> (bool, &str, u16, &str) {
-        let Address { server, target } = address;
+        let Address { server, target, .. } = address;
         (server.tls, &server.host, server.port, target)
     }
 
@@ -144,7 +160,7 @@ mod tests {
             ("c", "a.example", 444, "/x/c"),
             ("#top", "a.example", 444, "/x/"),
         ] {
-            let there = from.redirected(location.as_bytes()).unwrap();
+            let there = from.redirected(location.as_bytes(), false).unwrap();
             assert_eq!(parts(&there), (true, host, port, target), "{location}");
         }
         for bad in [
@@ -155,10 +171,24 @@ mod tests {
             "http:b",
             "\u{7f}",
         ] {
-            assert!(from.redirected(bad.as_bytes()).is_err(), "{bad}");
+            assert!(from.redirected(bad.as_bytes(), false).is_err(), "{bad}");
         }
-        assert!(from.redirected(b"/\xff").is_err());
+        assert!(from.redirected(b"/\xff", true).is_err());
+        for (near, text) in [
+            (true, "127.0.0.1"),
+            (true, "::1"),
+            (true, "::ffff:127.1.2.3"),
+            (true, "169.254.169.254"),
+            (true, "fe80::1"),
+            (true, "0.0.0.0"),
+            (true, "::"),
+            (false, "192.0.2.1"),
+            (false, "10.0.0.1"),
+            (false, "2001:db8::1"),
+        ] {
+            assert_eq!(is_near(text.parse().unwrap()), near, "{text}");
+        }
         let plain = Address::parse("http://a.example/x").unwrap();
-        assert!(plain.redirected(b"https://a.example/x").unwrap().server.tls);
+        assert!(plain.redirected(b"https://a.example/x", true).unwrap().server.tls);
     }
 }

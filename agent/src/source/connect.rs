@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::address::Server;
+use super::address::{Address, Server, is_near};
 use super::authorities::Authorities;
 use super::{Patience, Trouble};
 
@@ -55,6 +55,8 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct Connection {
     server: Server,
+    /// Whether the server is this machine or its link's own.
+    pub near: bool,
     sender: SendRequest<Empty<Bytes>>,
     driver: AbortHandle,
 }
@@ -85,8 +87,9 @@ impl Connection {
         timeout(Duration::from_secs(1), self.sender.ready()).await.is_ok_and(|ready| ready.is_ok())
     }
 
-    pub fn is_to(&self, server: &Server) -> bool {
-        self.server == *server
+    /// Whether this address can be asked for over it.
+    pub fn serves(&self, address: &Address) -> bool {
+        self.server == address.server && (address.near || !self.near)
     }
 }
 
@@ -104,10 +107,10 @@ impl Shared {
     }
 
     /// A connection that is open already.
-    pub fn idle(&self, server: &Server) -> Option<Connection> {
+    pub fn idle(&self, address: &Address) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.retain(|(_, connection)| !connection.sender.is_closed());
-        let found = idle.iter().position(|(_, connection)| connection.is_to(server))?;
+        let found = idle.iter().position(|(_, connection)| connection.serves(address))?;
         Some(idle.swap_remove(found).1)
     }
 
@@ -127,13 +130,13 @@ impl Shared {
 
     /// A new connection. Where there is no room for it, one that is idle is closed, or one that is busy
     /// waited for.
-    pub async fn open(&self, server: &Server) -> Result<Connection, Trouble> {
+    pub async fn open(&self, address: &Address) -> Result<Connection, Trouble> {
         if self.room.available_permits() == 0 {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         }
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.map_err(|_| Trouble::Connect("there is no room for it".to_owned()))?;
-        match timeout(self.patience.connect, self.open_unhurried(server, room)).await {
+        match timeout(self.patience.connect, self.open_unhurried(address, room)).await {
             Ok(result) => result,
             Err(_) => Err(Trouble::Connect("not within the time for it".to_owned())),
         }
@@ -141,14 +144,17 @@ impl Shared {
 
     async fn open_unhurried(
         &self,
-        server: &Server,
+        address: &Address,
         room: OwnedSemaphorePermit,
     ) -> Result<Connection, Trouble> {
+        let server = &address.server;
         let broken = |error: io::Error| Trouble::Connect(error.to_string());
         // Before anything is sent: without authorities nobody is believed.
         let tls = if server.tls { Some(self.tls()?) } else { None };
         let found = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(broken)?;
-        let stream = self.reach(found.take(ADDRESSES)).await.map_err(broken)?;
+        let found = found.take(ADDRESSES).filter(|found| address.near || !is_near(found.ip()));
+        let stream = self.reach(found).await.map_err(broken)?;
+        let near = stream.peer_addr().is_ok_and(|peer| is_near(peer.ip()));
         let stream = Counted { stream, received: Arc::clone(&self.received) };
         let (sender, driver) = match tls {
             None => spoken(stream, room).await?,
@@ -159,12 +165,12 @@ impl Shared {
                 spoken(TlsConnector::from(config).connect(name, stream).await.map_err(broken)?, room).await?
             }
         };
-        Ok(Connection { server: server.clone(), sender, driver })
+        Ok(Connection { server: server.clone(), near, sender, driver })
     }
 
     /// The first address that takes the connection.
     async fn reach(&self, addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address that may be asked");
         for address in addresses {
             match timeout(self.patience.connect / 2, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {

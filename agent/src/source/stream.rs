@@ -48,8 +48,7 @@ pub(super) async fn open(
 ) -> Result<Stream, Trouble> {
     let mut kept = kept;
     for _ in 0..=REDIRECTIONS {
-        let old =
-            kept.take().filter(|old| old.is_to(&address.server)).or_else(|| shared.idle(&address.server));
+        let old = kept.take().filter(|old| old.serves(address)).or_else(|| shared.idle(address));
         let (connection, answer) = match old {
             None => fresh(shared, address, asked).await?,
             // The server may have closed it meanwhile: that says nothing about the next one.
@@ -60,7 +59,7 @@ pub(super) async fn open(
             },
         };
         match judge(&answer, asked)? {
-            Body::Elsewhere(location) => *address = address.redirected(&location)?,
+            Body::Elsewhere(location) => *address = address.redirected(&location, connection.near)?,
             Body::Bytes { first, end, whole } => {
                 let (body, silence) = (answer.into_body(), shared.patience.silence);
                 let mut stream =
@@ -81,7 +80,7 @@ async fn fresh(
     address: &Address,
     asked: Asked,
 ) -> Result<(Connection, hyper::Response<Incoming>), Trouble> {
-    let mut connection = shared.open(&address.server).await?;
+    let mut connection = shared.open(address).await?;
     let answer = connection.ask(request(address, asked)?, shared.patience.answer).await?;
     Ok((connection, answer))
 }
