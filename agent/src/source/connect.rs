@@ -19,7 +19,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -46,6 +46,10 @@ pub(super) struct Shared {
     idle: Mutex<Vec<(u64, Connection)>>,
     numbers: AtomicU64,
     room: Arc<Semaphore>,
+    /// One has become idle.
+    freed: Notify,
+    /// Bytes that one request may ask for, whatever else bounds it.
+    pub most: AtomicU64,
     /// Bytes received, as the network counts them.
     pub received: Arc<AtomicU64>,
     pub patience: Patience,
@@ -101,6 +105,8 @@ impl Shared {
             idle: Mutex::default(),
             numbers: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(AT_ONCE)),
+            freed: Notify::new(),
+            most: AtomicU64::new(u64::MAX),
             received: Arc::default(),
             patience,
         }
@@ -118,6 +124,7 @@ impl Shared {
     pub fn put_by(self: &Arc<Self>, connection: Connection) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((number, connection));
+        self.freed.notify_waiters();
         let (shared, wait) = (Arc::downgrade(self), self.patience.idle);
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
@@ -128,13 +135,22 @@ impl Shared {
         });
     }
 
-    /// A new connection. Where there is no room for it, one that is idle is closed, or one that is busy
-    /// waited for.
+    /// A new connection. Where there is no room for it, one that is idle is closed, or waited for one
+    /// that is busy; it may be that one then.
     pub async fn open(&self, address: &Address) -> Result<Connection, Trouble> {
-        if self.room.available_permits() == 0 {
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        }
-        let room = Arc::clone(&self.room).acquire_owned().await;
+        let room = loop {
+            let freed = self.freed.notified();
+            if self.room.available_permits() == 0 {
+                if let Some(connection) = self.idle(address) {
+                    return Ok(connection);
+                }
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            }
+            tokio::select! {
+                room = Arc::clone(&self.room).acquire_owned() => break room,
+                () = freed => {}
+            }
+        };
         let room = room.map_err(|_| Trouble::Connect("there is no room for it".to_owned()))?;
         match timeout(self.patience.connect, self.open_unhurried(address, room)).await {
             Ok(result) => result,

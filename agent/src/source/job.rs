@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use selvedge_package::Digest;
 use selvedge_protocol::block::{HEADER, Span, answer, header};
@@ -119,7 +120,8 @@ impl Job {
         let least = span.offset + u64::from(span.length);
         let found = self.lacks.partition_point(|lack| lack.end <= span.offset);
         let lack = self.lacks.get(found).filter(|lack| lack.contains(&span.offset));
-        lack.map_or(least, |lack| lack.end.min(span.offset + PART)).clamp(least, self.size.max(least))
+        let part = PART.min(self.shared.most.load(Ordering::Relaxed));
+        lack.map_or(least, |lack| lack.end.min(span.offset + part)).clamp(least, self.size.max(least))
     }
 
     fn tell(&self, what: Happened) {

@@ -272,9 +272,14 @@ impl<C: Chunks> Sources<C> {
         &self.transfers
     }
 
-    /// The transfers themselves, for what holds them back.
-    pub fn transfers_mut(&mut self) -> &mut Transfers<C> {
-        &mut self.transfers
+    /// From now on blobs may bring so many bytes more, as [`Transfers::allow`] says it. No server is asked
+    /// for more than that in one request: what it has sent cannot be sent back.
+    pub fn hold_to(&mut self, now: Duration, bytes: Option<u64>) -> Vec<Action<C>> {
+        if let Some(shared) = &self.shared {
+            shared.most.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        let actions = self.transfers.allow(now, bytes);
+        self.ask(actions, now)
     }
 
     /// Bytes that were received since this was last asked, as the network counts them: heads of
@@ -290,7 +295,7 @@ impl<C: Chunks> Sources<C> {
     }
 
     /// Hands requests to jobs, and forgets jobs that nobody needs; the other actions remain.
-    pub fn ask(&mut self, actions: Vec<Action<C>>, now: Duration) -> Vec<Action<C>> {
+    fn ask(&mut self, actions: Vec<Action<C>>, now: Duration) -> Vec<Action<C>> {
         let mut others = Vec::new();
         for action in actions {
             match action {

@@ -124,6 +124,18 @@ impl Bench {
         timeout(Duration::from_secs(60), run).await.expect("a transfer ends")
     }
 
+    /// Runs until so many bytes of a blob are kept.
+    async fn until(&mut self, digest: Digest, bytes: u64) {
+        let has = |bench: &Self| {
+            bench.sources.transfers().progress().any(|p| p.digest == digest && p.bytes >= bytes)
+        };
+        while !has(self) {
+            let event = self.events.recv().await.unwrap();
+            let outcome = self.sources.take(event, clock::since_boot(), 0.0);
+            assert!(outcome.fallen.is_empty());
+        }
+    }
+
     pub(super) async fn comes(&mut self, bytes: &[u8]) {
         match self.end().await {
             End::Done(digest) => {
@@ -194,12 +206,21 @@ async fn several_at_once_use_two_connections_at_most() {
         bench.publish(blob);
         bench.start(bench.partial(blob));
     }
-    for _ in &blobs {
-        assert!(matches!(bench.end().await, End::Done(_)));
+    let port = format!(":{:04X} 01 ", web.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
+    // Ends of ours that are connected, as the kernel counts them.
+    let mut at_once = 0;
+    while !blobs.iter().all(|blob| bench.store.has(&Digest::of(blob)).unwrap()) {
+        let event = bench.events.recv().await.unwrap();
+        let outcome = bench.sources.take(event, clock::since_boot(), 0.0);
+        assert!(outcome.fallen.is_empty());
+        for action in outcome.actions {
+            let Action::Done { target, .. } = action else { panic!("a transfer failed") };
+            target.finish().unwrap();
+        }
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        at_once = at_once.max(table.lines().filter(|line| line.contains(&port)).count());
     }
-    let (_, at_once) = web.connections();
-    assert!(at_once <= 2, "{at_once} connections at a time");
-    assert!(blobs.iter().all(|blob| bench.store.has(&Digest::of(blob)).unwrap()));
+    assert_eq!(at_once, 2, "connections at a time; {} in all", web.connections().0);
 }
 
 #[tokio::test]
@@ -336,10 +357,7 @@ async fn what_is_given_up_says_nothing_any_more_and_keeps_what_came() {
     let blob = bytes(3_000_000);
     let digest = bench.publish(&blob);
     bench.start(bench.partial(&blob));
-    while bench.sources.transfers().progress().all(|progress| progress.bytes < 600_000) {
-        let event = bench.events.recv().await.unwrap();
-        bench.sources.take(event, clock::since_boot(), 0.0);
-    }
+    bench.until(digest, 600_000).await;
     let (partial, actions) = bench.sources.cancel(clock::since_boot(), &digest);
     let kept = partial.unwrap().bytes();
     assert!(actions.is_empty() && kept >= 600_000, "{kept} bytes");
@@ -352,6 +370,57 @@ async fn what_is_given_up_says_nothing_any_more_and_keeps_what_came() {
     bench.start(bench.partial(&blob));
     bench.comes(&blob).await;
     assert!(web.given() - given <= 3_000_000 - kept, "what was kept was fetched again");
+}
+
+#[tokio::test]
+async fn a_server_is_asked_for_no_more_than_a_budget_holds() {
+    let (mut bench, web) = Bench::with_web();
+    let blob = bytes(3_000_000);
+    let digest = bench.publish(&blob);
+    assert!(bench.sources.hold_to(clock::since_boot(), Some(600_000)).is_empty());
+    bench.start(bench.partial(&blob));
+    bench.until(digest, 400_000).await;
+    assert!(bench.sources.hold_to(clock::since_boot(), Some(0)).is_empty());
+    // What was asked for still comes; then the connection is given up.
+    let wait = HASTE.idle * 4;
+    while let Ok(event) = timeout(wait, bench.events.recv()).await {
+        bench.sources.take(event.unwrap(), clock::since_boot(), 0.0);
+    }
+    assert!(web.given() <= 600_000, "{} bytes were given", web.given());
+    let asked = web.heads().len();
+    assert!(bench.sources.hold_to(clock::since_boot(), None).is_empty());
+    bench.comes(&blob).await;
+    assert!(web.heads().len() > asked && bench.told.is_empty(), "{:?}", bench.told);
+    assert!(web.given() < 3_300_000, "{} bytes", web.given());
+}
+
+#[tokio::test]
+async fn a_connection_is_cut_in_the_middle_and_little_is_sent_twice() {
+    let (mut bench, web) = Bench::with_web();
+    web.set(Manner::Paced(Duration::from_millis(2)));
+    let blob = bytes(2_000_000);
+    let digest = bench.publish(&blob);
+    bench.start(bench.partial(&blob));
+    for bytes in [300_000, 900_000, 1_500_000] {
+        bench.until(digest, bytes).await;
+        web.cut();
+    }
+    bench.comes(&blob).await;
+    assert_eq!(web.connections().0, 4);
+    assert!(web.given() < 2_400_000, "{} bytes", web.given());
+}
+
+#[tokio::test]
+async fn a_redirection_does_not_lead_to_what_is_for_this_machine_only() {
+    let (bench, web) = Bench::with_web();
+    let shared = bench.sources.shared.clone().unwrap();
+    let here = Address::parse(&format!("http://{}/x", web.address)).unwrap();
+    let connection = shared.open(&here).await.unwrap();
+    assert!(connection.near && connection.serves(&here));
+    let from_afar = here.redirected(b"/x", false).unwrap();
+    assert!(!connection.serves(&from_afar));
+    let refused = shared.open(&from_afar).await.unwrap_err();
+    assert!(refused.to_string().contains("no address that may be asked"), "{refused}");
 }
 
 #[tokio::test]
