@@ -10,9 +10,9 @@ use super::assembly::Assembly;
 use super::{Chunks, Failure, Progress, Target};
 use crate::store::Put;
 
-/// Kept chunks are made durable after so many (4 MiB), or after [`UNSAVED_FOR`]: a power cut costs
-/// no more, and a memory card is not worn out by it.
-const UNSAVED_CHUNKS: u32 = 64;
+/// Kept chunks are made durable after so many (16 MiB), or after [`UNSAVED_FOR`]: a power cut costs
+/// no more, a memory card is not worn out by it, and a fast link does not stand still for it.
+const UNSAVED_CHUNKS: u32 = 256;
 const UNSAVED_FOR: Duration = Duration::from_secs(5);
 /// How often in a row the registry may say that it does not know the blob.
 const UNKNOWN_OFTEN_ENOUGH: u32 = 3;

@@ -124,9 +124,16 @@ impl Blocks {
             }
         };
         match block::refusal_frame(need.transfer, &refusal) {
-            // Behind the blocks that were sent: it speaks of the rest. One that finds no room is asked
-            // for again, like a block.
-            Ok(frame) => drop(publish(handle, device, frame)),
+            // Behind the blocks that were sent: it speaks of the rest. Where there is no room for it, that
+            // is what it has to say.
+            Ok(frame) => {
+                if !publish(handle, device, frame.clone()) {
+                    let topic = Topic::new(device.clone(), Kind::Block).to_string();
+                    if let Err(error) = handle.publish(topic, Kind::Block.qos(), frame) {
+                        tracing::debug!(%device, "a refusal was not sent: {error}");
+                    }
+                }
+            }
             Err(error) => tracing::error!("cannot write a refusal: {error}"),
         }
     }
