@@ -119,7 +119,7 @@ impl Stack {
     pub fn move_broker(&mut self) {
         self.registry = None;
         self.broker = None;
-        self.broker_address = String::new();
+        self.broker_address = free_address();
         self.start_broker();
         self.agents_broker = self.broker_address.clone();
         self.start_registry();
