@@ -227,7 +227,7 @@ impl Stack {
     pub fn get(&self, path: &str) -> Result<(u16, Value), String> {
         let url = format!("{}{path}", self.inference());
         block_on(async {
-            let response = reqwest::get(&url).await.map_err(|error| format!("{error:?}"))?;
+            let response = client().get(&url).send().await.map_err(|error| format!("{error:?}"))?;
             answer(response).await
         })
     }
@@ -237,7 +237,7 @@ impl Stack {
         let url = format!("{}{path}", self.inference());
         let body = body.into();
         block_on(async {
-            let request = reqwest::Client::new().post(&url).body(body);
+            let request = client().post(&url).body(body);
             answer(request.send().await.map_err(|error| format!("{error:?}"))?).await
         })
     }
@@ -317,6 +317,11 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .build()
         .expect("a runtime can be made")
         .block_on(future)
+}
+
+/// One that does not wait for ever: what hangs is to be seen.
+fn client() -> reqwest::Client {
+    reqwest::Client::builder().timeout(wait::HUNG / 4).build().expect("a client can be made")
 }
 
 async fn answer(response: reqwest::Response) -> Result<(u16, Value), String> {

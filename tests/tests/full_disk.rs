@@ -31,7 +31,9 @@ const MOMENTS: [Moment; 7] = [
     }),
     ("staged", |package| package["pending"]["stage"] == "staged" || package["pending"]["stage"] == "trial"),
     ("trial", |package| package["pending"]["stage"] == "trial"),
-    ("probation", |package| package["pending"]["stage"] == "trial" && package["serving"] == true),
+    ("probation", |package| {
+        package["pending"]["stage"] == "trial" && package["pending"]["release"] == package["serves"]
+    }),
 ];
 
 fn release(stack: &Stack, release: u64) {
@@ -42,10 +44,18 @@ fn release(stack: &Stack, release: u64) {
     release_folder(stack, &folder, release);
 }
 
+/// What the agent says of the package, and which release answers.
 fn package(stack: &Stack) -> Value {
     let status = stack.agent_status();
     let packages = status["state"]["packages"].as_array().cloned().unwrap_or_default();
-    packages.into_iter().find(|package| package["name"] == "identity").unwrap_or_default()
+    let mut package = packages.into_iter().find(|package| package["name"] == "identity").unwrap_or_default();
+    let host = status["host"]["packages"].as_array().cloned().unwrap_or_default();
+    if let Some(serving) = host.iter().find(|package| package["state"] == "serving")
+        && package.is_object()
+    {
+        package["serves"] = serving["release"].clone();
+    }
+    package
 }
 
 fn full(stack: &Stack) -> bool {

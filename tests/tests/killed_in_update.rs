@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use selvedge_tests::counts::say;
 use selvedge_tests::packages::{deploy, release_folder};
 use selvedge_tests::stack::{Stack, reported};
 use selvedge_tests::{versions, wait};
@@ -34,7 +35,7 @@ const FETCH: [Moment; 3] = [
 ];
 const TRIAL: Moment = ("trial", |package| package["pending"]["stage"] == "trial");
 const PROBATION: Moment = ("probation", |package| {
-    package["pending"]["stage"] == "trial" && package["pending"]["release"]["release"] == package["serves"]
+    package["pending"]["stage"] == "trial" && package["pending"]["release"] == package["serves"]
 });
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,8 +135,8 @@ fn killed_at_every_moment_of_an_update_and_of_a_rollback() {
         }
     }
     let kills: usize = counts.values().sum();
-    println!("killed: {kills} kills {counts:?}, {missed} moments missed");
-    assert!(missed < 7, "{missed} moments were not met");
+    say(&format!("power cut: killed: {kills} kills {counts:?}, {missed} moments missed"));
+    assert!(missed < 5, "{missed} moments were not met");
     // Nothing is left of what was interrupted.
     let left: Vec<_> = std::fs::read_dir(stack.path("agent/partial")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
