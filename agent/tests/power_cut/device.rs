@@ -1,7 +1,7 @@
 //! A device on the disk that loses power: the real acceptance, driver, transfers and reports, put
 //! together as the daemon does it, with a registry and a host that the test plays.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use selvedge_protocol::message::{DeviceState, ReportBody};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
-use crate::disk::CutDisk;
+use crate::disk::{CutDisk, Gate};
 use crate::host::{Host, play};
 use crate::world::{DEVICE, Package};
 
@@ -57,6 +57,10 @@ pub type Failure = Box<dyn std::error::Error>;
 /// One life of the agent, from its start to the next power cut.
 pub struct Life<'a> {
     around: &'a Surroundings,
+    /// Open only while the device waits for what is done beside its loop.
+    gate: Gate,
+    /// Outcomes that came meanwhile.
+    later: VecDeque<Outcome>,
     pub disk: CutDisk,
     pub store: Store,
     pub trust: TrustState,
@@ -72,7 +76,7 @@ pub struct Life<'a> {
 impl<'a> Life<'a> {
     /// Starts as the agent does. `promised` is what is promised when this fails.
     pub fn start(around: &'a Surroundings, disk: &CutDisk, promised: &mut Promised) -> Result<Self, Failure> {
-        let turn = disk.turn();
+        let gate = disk.gate();
         let store = Store::open(Arc::new(disk.clone()), Path::new(ROOT))?;
         let mut established = Identity::establish(&store, Some(&around.enrolment))?;
         promised.enrolled = true;
@@ -111,9 +115,10 @@ impl<'a> Life<'a> {
             activation.desire(&trust, &desired)?;
         }
         let reporter = Reporter::new(store.clone(), device, key, epoch)?;
-        drop(turn);
         let mut life = Self {
             around,
+            gate,
+            later: VecDeque::new(),
             disk: disk.clone(),
             store,
             trust,
@@ -129,19 +134,16 @@ impl<'a> Life<'a> {
         Ok(life)
     }
 
-    /// Does something while nobody else gets to the disk, and notes what is promised thereby.
+    /// Does something, and notes what is promised thereby.
     fn act<T>(&mut self, what: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
-        let disk = self.disk.clone();
-        let turn = disk.turn();
         let result = what(self);
-        if result.is_ok() && !disk.is_dead() {
+        if result.is_ok() && !self.disk.is_dead() {
             self.promised.state = self.activation.state().clone();
             self.promised.sequence = self.trust.sequence();
             self.promised.roots = self.trust.director_root_version()?;
             self.promised.enrolled = true;
         }
-        drop(turn);
-        if disk.is_dead() { Err("the power is gone".into()) } else { result }
+        if self.disk.is_dead() { Err("the power is gone".into()) } else { result }
     }
 
     /// The host is there.
@@ -208,36 +210,50 @@ impl<'a> Life<'a> {
             if enough(self) {
                 return Ok(());
             }
-            // What is done beside the loop is waited for first, so that the disk is used in the same order
-            // each time.
-            let mut outcomes = Vec::new();
-            let mut stored = self.activation.storing();
-            let pause = self.activation.wake_at().map(|at| at.saturating_sub(clock::since_boot()));
-            while stored > 0 || outcomes.is_empty() {
-                tokio::select! {
-                    biased;
-                    outcome = self.outcomes.recv() => {
-                        let outcome = outcome.ok_or("nobody says anything any more")?;
-                        let beside = matches!(outcome, Outcome::Stored { .. } | Outcome::Opened { .. });
-                        stored = stored.saturating_sub(usize::from(beside));
-                        outcomes.push(outcome);
-                    }
-                    () = tokio::time::sleep(pause.unwrap_or(HUNG)), if stored == 0 => break,
-                    () = tokio::time::sleep(HUNG) => return Err(format!("no {what}: {:?}", self.activation.state()).into()),
-                }
-            }
+            let outcomes = self.next(what).await?;
             if self.disk.is_dead() {
                 return Err("the power is gone".into());
             }
             if outcomes.is_empty() {
-                if pause.is_none() {
-                    return Err(format!("no {what}: {:?}", self.activation.state()).into());
-                }
                 self.act(|life| Ok(life.activation.tick()?))?;
             }
             for outcome in outcomes {
                 self.act(|life| Ok(life.activation.take(outcome)?))?;
             }
+        }
+    }
+
+    /// What came of something; nothing where time has passed. What is done beside the loop is waited for
+    /// first and comes alone, so that the disk is used in the same order each time.
+    async fn next(&mut self, what: &str) -> Result<Vec<Outcome>, Failure> {
+        let mut beside = Vec::new();
+        self.gate.open();
+        for _ in 0..self.activation.storing() {
+            loop {
+                let outcome = tokio::time::timeout(HUNG, self.outcomes.recv()).await?;
+                let outcome = outcome.ok_or("nobody says anything any more")?;
+                if matches!(outcome, Outcome::Stored { .. } | Outcome::Opened { .. }) {
+                    beside.push(outcome);
+                    break;
+                }
+                self.later.push_back(outcome);
+            }
+        }
+        self.gate.close();
+        if !beside.is_empty() {
+            return Ok(beside);
+        }
+        if let Some(outcome) = self.later.pop_front() {
+            return Ok(vec![outcome]);
+        }
+        let pause = self.activation.wake_at().map(|at| at.saturating_sub(clock::since_boot()));
+        tokio::select! {
+            biased;
+            outcome = self.outcomes.recv() => Ok(vec![outcome.ok_or("nobody says anything any more")?]),
+            () = tokio::time::sleep(pause.unwrap_or(HUNG)) => match pause {
+                Some(_) => Ok(Vec::new()),
+                None => Err(format!("no {what}: {:?}", self.activation.state()).into()),
+            },
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
 
 use redb::StorageBackend;
@@ -62,9 +62,36 @@ pub struct Wear {
 #[derive(Debug, Clone)]
 pub struct CutDisk {
     world: Arc<Mutex<World>>,
-    turn: Arc<Mutex<()>>,
-    /// Whose operations wait for no turn.
+    /// Whether other threads are kept away.
+    gate: Arc<(Mutex<bool>, Condvar)>,
+    /// Who is never kept away.
     first: ThreadId,
+}
+
+/// Keeps other threads away from the disk until it is dropped, except when it is opened.
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn set(&self, closed: bool) {
+        *self.0.0.lock().unwrap() = closed;
+        self.0.1.notify_all();
+    }
+
+    /// Lets the others work, until it is closed again.
+    pub fn open(&self) {
+        self.set(false);
+    }
+
+    /// Keeps them away.
+    pub fn close(&self) {
+        self.set(true);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
 }
 
 fn power() -> io::Error {
@@ -83,19 +110,22 @@ impl CutDisk {
 
     fn of(nodes: Vec<Node>) -> Self {
         let world = Arc::new(Mutex::new(World { nodes, ..World::default() }));
-        Self { world, turn: Arc::default(), first: std::thread::current().id() }
+        Self { world, gate: Arc::default(), first: std::thread::current().id() }
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
         if std::thread::current().id() != self.first {
-            drop(self.turn.lock().unwrap());
+            let (closed, changed) = &*self.gate;
+            drop(changed.wait_while(closed.lock().unwrap(), |closed| *closed).unwrap());
         }
         self.world.lock().unwrap()
     }
 
-    /// While this is held no other thread gets to the disk: so operations come in the same order each time.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap()
+    /// Keeps other threads away: so operations come in the same order each time.
+    pub fn gate(&self) -> Gate {
+        let gate = Gate(Arc::clone(&self.gate));
+        gate.close();
+        gate
     }
 
     /// What was written since the disk was made or got power again.
