@@ -4,7 +4,7 @@
 //! the config and the indexes, those to the files. A blob that turns out damaged is simply missing
 //! again. A package that this device cannot use is found before its large files are fetched.
 
-use selvedge_deployment::{Release, Rules};
+use selvedge_deployment::{Budget, Release, Rules};
 use selvedge_package::bundle::{self, Bundle};
 use selvedge_package::chunks::{ChunkError, ChunkIndex};
 use selvedge_package::limits::Limits;
@@ -199,5 +199,10 @@ pub fn rules(bundle: &Bundle) -> Rules {
         swap: activation.swap,
         probation_ms: u64::from(activation.probation_seconds) * 1000,
         probation_requests: u64::from(activation.probation_requests),
+        budget: Budget {
+            failures_percent: activation.probation_failures,
+            latency_ms: activation.probation_latency_ms,
+            memory_mib: activation.probation_memory_mib,
+        },
     }
 }

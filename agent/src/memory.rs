@@ -37,6 +37,15 @@ impl Memory {
         status.ok().and_then(|text| kib(&text, "VmHWM:")).unwrap_or(0)
     }
 
+    /// How often the kernel has killed a process here for want of memory; `None` where it does not say. It
+    /// only ever grows.
+    pub fn kills(&self) -> Option<u64> {
+        let machine = std::fs::read_to_string(self.proc.join("vmstat")).ok();
+        machine.and_then(|text| {
+            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        })
+    }
+
     /// What the tightest of our control groups leaves (version 2); `None`: no limit.
     fn within_groups(&self) -> Option<u64> {
         let groups = std::fs::read_to_string(self.proc.join("self/cgroup")).ok()?;
@@ -83,6 +92,7 @@ mod tests {
         assert!(memory.available().unwrap() > 1 << 20);
         assert!(memory.peak_of(std::process::id()) > 1 << 20);
         assert_eq!(memory.peak_of(u32::MAX), 0);
+        assert!(memory.kills().is_some(), "the kernel counts them");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use selvedge_agent::fetch::Hardware;
 use selvedge_agent::memory::Memory;
 use selvedge_agent::store::disk::{Disk, DiskFile};
 use selvedge_agent::store::{Key, MARGIN, RealDisk, Replaces, Row, Store, StoreError};
-use selvedge_agent::supervise::{HostProgram, Probe};
+use selvedge_agent::supervise::{Fate, HostProgram, Probe};
 use selvedge_agent::{clock, identity};
 use selvedge_control::Client;
 use selvedge_deployment::StateRecord;
@@ -340,7 +340,7 @@ async fn what_cannot_be_written_down_changes_nothing_and_is_taken_later() {
     assert_eq!(*activation.state(), before);
     // A host that ends is not forgotten, and ends nothing.
     activation.make_room(clock::since_boot() + Duration::from_secs(600));
-    activation.host_down(&[], false).unwrap();
+    activation.host_down(&[], Fate::Orderly).unwrap();
     disk.leave(64 << 20);
     activation.make_room(clock::since_boot());
     activation.desire(&trust, &desired).unwrap();

@@ -49,7 +49,35 @@ pub struct Load {
     pub directory: PathBuf,
     /// Settings of the deployment.
     #[serde(default)]
-    pub settings: std::collections::BTreeMap<String, String>,
+    pub settings: Settings,
+    /// What it is opened for.
+    #[serde(default)]
+    pub purpose: Purpose,
+    /// Milliseconds after which a host that still opens it, or runs its cases, ends and names it, since
+    /// nothing else ends a hung load; 0: never.
+    #[serde(default)]
+    pub patience_ms: u64,
+}
+
+/// Settings of a deployment.
+pub type Settings = std::collections::BTreeMap<String, String>;
+
+/// Tells settings apart without showing them: the digest of their JSON.
+pub fn settings_digest(settings: &Settings) -> Digest {
+    // A map of texts always has a JSON form.
+    Digest::of(&serde_json::to_vec(settings).unwrap_or_default())
+}
+
+/// What a package is opened for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// It is on trial: all its cases are run, and it is warmed up.
+    #[default]
+    Trial,
+    /// It has been accepted before and is wanted back: its first case is run, and others for as long as
+    /// that takes hardly any time.
+    Serve,
 }
 
 /// Asks for the listeners.
@@ -129,6 +157,32 @@ pub struct PackageStatus {
     pub requests: u64,
     /// Requests that ended in an error of the module, the model or a limit.
     pub failures: u64,
+    /// Digest of the deployment's settings with which it was opened, as [`settings_digest`] has it.
+    #[serde(default)]
+    pub settings: Option<Digest>,
+    /// Time within which 95 of 100 of its answers came, waiting for their turn not counted.
+    #[serde(default)]
+    pub latency_ms: f64,
+    /// Bytes by which the host's own memory has grown since it was opened, whoever took them.
+    #[serde(default)]
+    pub memory: u64,
+}
+
+impl PackageStatus {
+    /// A release that was opened just now with these settings, and asked nothing yet.
+    pub fn staged(package: PackageRef, version: String, release: u64, settings: &Settings) -> Self {
+        Self {
+            package,
+            version,
+            release,
+            state: PackageState::Staged,
+            requests: 0,
+            failures: 0,
+            settings: Some(settings_digest(settings)),
+            latency_ms: 0.0,
+            memory: 0,
+        }
+    }
 }
 
 /// What a package on the host is doing.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use selvedge_package::{Digest, PackageName};
 
-use crate::state::{Release, Rules};
+use crate::state::{Measured, Release, Rules};
 
 /// Something that happened. Time arrives inside events: device time in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,8 +90,8 @@ pub enum Event {
         package: PackageName,
         /// Release.
         digest: Digest,
-        /// Requests answered well since the route moved.
-        requests: u64,
+        /// What was measured since the route moved.
+        measured: Measured,
         /// Now.
         now_ms: u64,
     },
@@ -102,15 +102,21 @@ pub enum Event {
         /// Release.
         digest: Digest,
     },
-    /// The host ended without being asked to; `suspects` were named for it.
+    /// The host ended without being asked to, and everything that it had open is gone.
     HostDied {
-        /// Packages that were loading or running when it died, by attribution.
+        /// Releases that are held to have brought it down.
         suspects: Vec<Digest>,
         /// Now.
         now_ms: u64,
     },
-    /// The agent has started and read this state.
+    /// The agent has started and read this state. A probation goes on: where the host is not the one that
+    /// was on it, a [`Event::HostDied`] follows.
     Restarted,
+    /// The agent was told to end: what a probation has behind it is not to be lost.
+    Stopping {
+        /// Now.
+        now_ms: u64,
+    },
 }
 
 impl Event {

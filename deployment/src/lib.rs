@@ -12,10 +12,15 @@
 
 mod event;
 mod plan;
+mod probation;
 mod state;
 mod step;
 
 pub use event::{Event, Illegal, Note};
 pub use plan::{Effect, loadable, plan, stored};
-pub use state::{Committed, Failure, Health, Phase, Release, Rules, Slot, Stage, State, StateRecord, Swap};
+pub use probation::{CHECKPOINTS, LEAST_JUDGED, PAUSES};
+pub use state::{
+    Budget, Committed, Failure, Health, Measured, Phase, Release, Rules, Slot, Stage, State, StateRecord,
+    Swap,
+};
 pub use step::{CRASH_WINDOW_MS, MAX_ATTEMPTS, MAX_CRASHES, Step, step};

@@ -28,7 +28,13 @@ pub enum Effect {
 /// Everything to do now, in order: what answers comes before what is on its way.
 pub fn plan(state: &State) -> Vec<Effect> {
     let mut effects = Vec::new();
-    for (name, slot) in &state.slots {
+    // What the host has ended for comes last: it is not to keep the others from being served.
+    let mut by_crashes: Vec<_> = state.slots.iter().collect();
+    by_crashes.sort_by_key(|(_, slot)| match slot.committed.as_ref().map(|committed| committed.health) {
+        Some(Health::Sound { crashes, .. }) => crashes,
+        _ => 0,
+    });
+    for (name, slot) in by_crashes {
         if let Some(committed) = &slot.committed {
             match committed.health {
                 Health::Damaged => effects.push(Effect::Fetch(name.clone(), committed.release.clone())),

@@ -30,6 +30,39 @@ pub struct Rules {
     pub probation_ms: u64,
     /// Requests that end the probation early; 0: time alone.
     pub probation_requests: u64,
+    /// What it may do on probation without being taken back.
+    #[serde(default)]
+    pub budget: Budget,
+}
+
+/// What a release may do on probation without being taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Share of its requests that may fail by its own fault, in percent; 100: all of them.
+    pub failures_percent: u32,
+    /// Time within which 95 of 100 of its answers come, in milliseconds; 0: any.
+    pub latency_ms: u32,
+    /// Memory by which the host may have grown since it was opened, in MiB; 0: any.
+    pub memory_mib: u32,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { failures_percent: 50, latency_ms: 0, memory_mib: 0 }
+    }
+}
+
+/// What was measured of a release since the route moved to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Requests answered well.
+    pub requests: u64,
+    /// Requests that failed by its fault.
+    pub failures: u64,
+    /// Time within which 95 of 100 of its answers came, in milliseconds.
+    pub latency_ms: u64,
+    /// Bytes of memory by which the host has grown since it was opened.
+    pub memory: u64,
 }
 
 /// The device's whole deployment state.
@@ -48,7 +81,7 @@ pub struct State {
 /// One package.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
-    /// What the desired state assigns; `None`: to be removed.
+    /// What the desired state assigns; `None`: nothing that this device may run.
     pub wanted: Option<Release>,
     /// What answers.
     pub committed: Option<Committed>,
@@ -83,7 +116,8 @@ pub enum Health {
     },
     /// A file of it is damaged: it is fetched again.
     Damaged,
-    /// It has brought the host down too often: not served until something else is assigned.
+    /// It has brought the host down too often, or what is damaged of it cannot be had again: not served
+    /// until it is assigned anew, with other settings or after something else.
     Quarantined,
 }
 
@@ -103,6 +137,9 @@ pub enum Stage {
         rules: Rules,
         /// Starts so far.
         attempts: u32,
+        /// Milliseconds of probation that it has behind it.
+        #[serde(default)]
+        proved_ms: u64,
     },
     /// Attempt number `attempt` runs.
     Trial {
@@ -110,10 +147,13 @@ pub enum Stage {
         release: Release,
         /// Its rules.
         rules: Rules,
-        /// This start's number, from 1.
+        /// This start's number, from 1; 0 when one that ended in order was forgiven.
         attempt: u32,
         /// How far it is.
         phase: Phase,
+        /// Milliseconds of probation that it has behind it, as far as that is written down.
+        #[serde(default)]
+        proved_ms: u64,
     },
 }
 

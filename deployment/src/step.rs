@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use selvedge_package::{Digest, PackageName};
 
 use crate::event::{Event, Illegal, Note};
-use crate::state::{Committed, Failure, Health, Phase, Release, Rules, Slot, Stage, State, Swap};
+use crate::probation::{self, CHECKPOINTS};
+use crate::state::{Committed, Failure, Health, Measured, Phase, Release, Rules, Slot, Stage, State, Swap};
 
 /// Starts of one release after which it is given up. A start that a power cut ends counts, so that
 /// a release which takes the device down with it does not do so for ever.
@@ -59,8 +60,8 @@ impl Step {
                 Ok(())
             }
             Event::Activated { package, digest, now_ms } => self.activated(&package, digest, now_ms),
-            Event::Proved { package, digest, requests, now_ms } => {
-                self.proved(&package, digest, requests, now_ms)
+            Event::Proved { package, digest, measured, now_ms } => {
+                self.proved(&package, digest, &measured, now_ms)
             }
             Event::Damaged { package, digest } => self.damaged(&package, digest),
             Event::HostDied { suspects, now_ms } => {
@@ -68,7 +69,11 @@ impl Step {
                 Ok(())
             }
             Event::Restarted => {
-                self.interrupt_trials();
+                self.interrupt_trials(|phase| !matches!(phase, Phase::Probation { .. }));
+                Ok(())
+            }
+            Event::Stopping { now_ms } => {
+                probation::pause(&mut self.state, now_ms);
                 Ok(())
             }
         }
@@ -103,6 +108,10 @@ impl Step {
                 if slot.failure.as_ref().is_some_and(known) {
                     continue;
                 }
+                // Nobody asks any more for what was on its way; what is committed goes on.
+                slot.wanted = None;
+                slot.stage = Stage::Idle;
+                slot.fall_back(floor);
                 slot.failure = Some(Failure::of(&release, reason, &what));
                 self.notes.push(match reason {
                     "below-floor" => Note::BelowFloor(name, release, floor),
@@ -146,7 +155,7 @@ impl Step {
         }
         match &slot.stage {
             Stage::Fetching(release) if release.digest == digest => {
-                slot.stage = Stage::Staged { release: release.clone(), rules, attempts: 0 };
+                slot.stage = Stage::Staged { release: release.clone(), rules, attempts: 0, proved_ms: 0 };
                 Ok(())
             }
             stage => Err(wrong("fetched", package, stage)),
@@ -161,9 +170,16 @@ impl Step {
         what: &str,
     ) -> Result<(), Illegal> {
         let slot = self.slot("unusable", package)?;
-        match slot.stage.release() {
-            Some(release) if release.digest == digest => {
+        match (slot.stage.release(), &slot.committed) {
+            (Some(release), _) if release.digest == digest => {
                 self.roll_back(package, reason, what);
+                Ok(())
+            }
+            // It answered once, and cannot be repaired: nobody is to wait for it for ever.
+            (_, Some(committed))
+                if committed.release.digest == digest && committed.health == Health::Damaged =>
+            {
+                self.quarantine(package, reason, what);
                 Ok(())
             }
             _ => Err(wrong("unusable", package, &slot.stage)),
@@ -172,7 +188,7 @@ impl Step {
 
     fn begin(&mut self, package: &PackageName) -> Result<(), Illegal> {
         let slot = self.slot("begin", package)?;
-        let Stage::Staged { release, rules, attempts } = &slot.stage else {
+        let Stage::Staged { release, rules, attempts, proved_ms } = &slot.stage else {
             return Err(wrong("begin", package, &slot.stage));
         };
         if *attempts >= MAX_ATTEMPTS {
@@ -185,6 +201,7 @@ impl Step {
             rules: *rules,
             attempt: attempts + 1,
             phase: Phase::Loading,
+            proved_ms: *proved_ms,
         };
         Ok(())
     }
@@ -224,10 +241,11 @@ impl Step {
             return Err(Illegal::NoCase(package.clone()));
         }
         let slot = self.slot("activated", package)?;
-        if let Stage::Trial { rules, phase, .. } = &mut slot.stage {
+        if let Stage::Trial { rules, phase, proved_ms, .. } = &mut slot.stage {
             if rules.probation_ms > 0 {
                 if *phase == Phase::Accepted {
-                    *phase = Phase::Probation { until_ms: now_ms.saturating_add(rules.probation_ms) };
+                    let left = rules.probation_ms.saturating_sub(*proved_ms);
+                    *phase = Phase::Probation { until_ms: now_ms.saturating_add(left) };
                 }
             } else {
                 self.commit(package);
@@ -240,17 +258,26 @@ impl Step {
         &mut self,
         package: &PackageName,
         digest: Digest,
-        requests: u64,
+        measured: &Measured,
         now_ms: u64,
     ) -> Result<(), Illegal> {
         let Phase::Probation { until_ms } = *self.trial("proved", package, digest)? else {
             return Err(Illegal::NoCase(package.clone()));
         };
         let slot = self.slot("proved", package)?;
-        if let Stage::Trial { rules, .. } = &slot.stage {
-            let enough = rules.probation_requests > 0 && requests >= rules.probation_requests;
-            if enough || now_ms >= until_ms {
-                self.commit(package);
+        let Stage::Trial { rules, proved_ms, .. } = &mut slot.stage else {
+            return Ok(());
+        };
+        let enough = rules.probation_requests > 0 && measured.requests >= rules.probation_requests;
+        let over = enough || now_ms >= until_ms;
+        if let Some((reason, what)) = probation::breach(rules, measured, over) {
+            self.roll_back(package, reason, &what);
+        } else if over {
+            self.commit(package);
+        } else {
+            let behind = probation::behind(rules, until_ms, now_ms);
+            if let Some(behind) = probation::checkpoint(rules, behind, *proved_ms, CHECKPOINTS) {
+                *proved_ms = behind;
             }
         }
         Ok(())
@@ -285,10 +312,14 @@ impl Step {
             let Some(slot) = self.state.slots.get_mut(&name) else {
                 continue;
             };
-            let tried = matches!(&slot.stage, Stage::Trial { release, phase, .. }
-                if suspects.contains(&release.digest) && *phase != Phase::Loading);
-            if tried {
-                self.roll_back(&name, "host-died", "the host ended while it served this release on trial");
+            let tried = match &slot.stage {
+                Stage::Trial { release, phase, .. } if suspects.contains(&release.digest) => Some(*phase),
+                _ => None,
+            };
+            if let Some(phase) = tried {
+                let doing = if phase == Phase::Loading { "opened" } else { "had" };
+                let what = format!("the host ended while it {doing} this release on trial, and by its fault");
+                self.roll_back(&name, "host-died", &what);
             } else if let Some(committed) = &mut slot.committed
                 && suspects.contains(&committed.release.digest)
                 && let Health::Sound { crashes, first_ms } = &mut committed.health
@@ -301,15 +332,16 @@ impl Step {
                 }
                 *crashes += 1;
                 if *crashes >= MAX_CRASHES {
-                    self.quarantine(&name);
+                    let what = format!("the host ended {MAX_CRASHES} times while it ran this release");
+                    self.quarantine(&name, "quarantined", &what);
                 }
             }
         }
-        self.interrupt_trials();
+        self.interrupt_trials(|_| true);
     }
 
     /// Takes a committed release out of service; the one before it starts as a new trial.
-    fn quarantine(&mut self, package: &PackageName) {
+    fn quarantine(&mut self, package: &PackageName, reason: &str, what: &str) {
         let floor = self.state.floors.get(package).copied().unwrap_or(0);
         let Some(slot) = self.state.slots.get_mut(package) else {
             return;
@@ -318,14 +350,8 @@ impl Step {
             return;
         };
         committed.health = Health::Quarantined;
-        let what = format!("the host ended {MAX_CRASHES} times while it ran this release");
-        slot.failure = Some(Failure::of(&committed.release, "quarantined", &what));
-        if slot.stage == Stage::Idle
-            && let Some((release, rules)) = slot.previous.take()
-            && release.release >= floor
-        {
-            slot.stage = Stage::Staged { release, rules, attempts: 0 };
-        }
+        slot.failure = Some(Failure::of(&committed.release, reason, what));
+        slot.fall_back(floor);
         self.notes.push(Note::Quarantined(package.clone()));
     }
 
@@ -355,6 +381,7 @@ impl Step {
     }
 
     fn roll_back(&mut self, package: &PackageName, reason: &str, what: &str) {
+        let floor = self.state.floors.get(package).copied().unwrap_or(0);
         let Some(slot) = self.state.slots.get_mut(package) else {
             return;
         };
@@ -363,13 +390,17 @@ impl Step {
             slot.failure = Some(Failure::of(release, reason, what));
             self.notes.push(Note::RolledBack(package.clone(), release.clone()));
         }
+        slot.fall_back(floor);
     }
 
-    /// What was started and did not end is staged again, its attempts kept.
-    fn interrupt_trials(&mut self) {
+    /// What was started, did not end and is in such a phase is staged again, its attempts kept.
+    fn interrupt_trials(&mut self, which: impl Fn(&Phase) -> bool) {
         for slot in self.state.slots.values_mut() {
-            if let Stage::Trial { release, rules, attempt, .. } = &slot.stage {
-                slot.stage = Stage::Staged { release: release.clone(), rules: *rules, attempts: *attempt };
+            if let Stage::Trial { release, rules, attempt, phase, proved_ms } = &slot.stage
+                && which(phase)
+            {
+                let (release, rules) = (release.clone(), *rules);
+                slot.stage = Stage::Staged { release, rules, attempts: *attempt, proved_ms: *proved_ms };
             }
         }
     }
@@ -399,6 +430,22 @@ impl Step {
 }
 
 impl Slot {
+    /// Where what is committed is not served any more and nothing is on its way, the release before it
+    /// starts as a new trial; not if it is the one that has just failed.
+    fn fall_back(&mut self, floor: u64) {
+        let quarantined =
+            self.committed.as_ref().is_some_and(|committed| committed.health == Health::Quarantined);
+        let failed = self.failure.as_ref().map(|failure| failure.digest);
+        if quarantined
+            && self.stage == Stage::Idle
+            && let Some((release, rules)) = self.previous.take()
+            && release.release >= floor
+            && failed != Some(release.digest)
+        {
+            self.stage = Stage::Staged { release, rules, attempts: 0, proved_ms: 0 };
+        }
+    }
+
     /// Takes a new assignment: it replaces what was on its way and forgives an earlier failure.
     fn want(&mut self, release: Release) {
         self.failure = None;
@@ -415,7 +462,7 @@ impl Slot {
                     Stage::Idle
                 } else {
                     // Only the settings differ: nothing to fetch, but they are tried as a release is.
-                    Stage::Staged { release, rules: committed.rules, attempts: 0 }
+                    Stage::Staged { release, rules: committed.rules, attempts: 0, proved_ms: 0 }
                 };
             }
             _ => match &mut self.stage {

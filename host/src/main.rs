@@ -3,6 +3,7 @@
 //! Exit codes: 0 ended as asked, 1 could not start or the trial was refused, 2 wrong command line,
 //! 86 a model could not be stopped (see `control::fatal`), 130 ended by a second signal.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use selvedge_control::ProbeResult;
+use selvedge_control::{ProbeResult, Settings};
 use selvedge_host::control::{fatal, journal::Journal};
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
@@ -19,6 +20,9 @@ use selvedge_host::serve::{listen, locate, server};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// Bytes of settings that are read.
+const MOST_SETTINGS: u64 = 1 << 20;
 
 /// Loads Selvedge packages, runs their modules in a sandbox and serves inference.
 #[derive(Debug, Parser)]
@@ -54,6 +58,9 @@ enum Command {
 struct Probe {
     #[command(flatten)]
     what: What,
+    /// Read the deployment's settings, an object of texts in JSON, from standard input.
+    #[arg(long, requires = "package")]
+    settings: bool,
     /// Memory that this process may ask for; the system enforces it.
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
@@ -127,14 +134,14 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
     let journal = Arc::new(Journal::default());
     let cache = serve.data.as_ref().map(|data| data.join("compiled"));
     let fatal = fatal::callback(Arc::clone(&journal), serve.data.clone());
-    let runtime = Runtime::new(options(places, cache, fatal))?;
+    let runtime = Runtime::new(options(places, cache, Arc::clone(&fatal)))?;
     let executor = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("could not start the threads that serve")?;
     executor.block_on(async {
         let listeners = listen::listeners(inherited, serve.listen, serve.control.as_deref())?;
-        server::run(listeners, Arc::new(runtime), journal).await?;
+        server::run(listeners, Arc::new(runtime), journal, fatal).await?;
         anyhow::Ok(())
     })?;
     // A load or a run that is still at work is not waited for, nor is its library unloaded under it.
@@ -143,16 +150,17 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
 }
 
 fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
+    let settings = if probe.settings { read_settings()? } else { Settings::new() };
     let target = match (probe.what.model, probe.what.package) {
         (Some(model), None) => Target::Model(model),
-        (None, Some(package)) => Target::Package(package),
+        (None, Some(package)) => Target::Package(package, settings),
         _ => anyhow::bail!("give exactly one of --model and --package"),
     };
     // Before anything is loaded and any thread is started.
     probe::confine(Confinement { memory_mib: probe.memory_mib, cpu_seconds: probe.cpu_seconds })
         .context("the limits of the trial could not be set")?;
     let fatal: FatalCallback = Arc::new(|stuck| {
-        eprintln!("selvedge-host: model `{}` cannot be stopped: {}", stuck.model, stuck.what);
+        eprintln!("selvedge-host: {}", stuck.what);
         fatal::end(fatal::EXIT_CODE);
     });
     let result = probe::run(target, options(places, None, fatal));
@@ -161,6 +169,13 @@ fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
         ProbeResult::Model(_) | ProbeResult::Package(_) => ExitCode::SUCCESS,
         ProbeResult::Refused(_) => ExitCode::FAILURE,
     })
+}
+
+/// As they come from whoever starts the probe; the package says which there are.
+fn read_settings() -> anyhow::Result<Settings> {
+    let mut text = Vec::new();
+    std::io::stdin().take(MOST_SETTINGS).read_to_end(&mut text).context("the settings could not be read")?;
+    serde_json::from_slice(&text).context("the settings on standard input are no object of texts in JSON")
 }
 
 fn options(places: Places, cache: Option<PathBuf>, fatal: FatalCallback) -> RuntimeOptions {

@@ -30,6 +30,15 @@ pub unsafe fn set_up() {
     }
 }
 
+/// Bytes of memory that this process has to itself: what it allocated and touched, without files that it
+/// maps. 0 where the system does not say.
+pub fn own() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
 /// Gives what is free back to the system. Takes milliseconds, in which nobody allocates: call it when
 /// much was freed.
 pub fn give_back() {
@@ -37,5 +46,17 @@ pub fn give_back() {
     // SAFETY: `malloc_trim` may be called by any thread at any time; it moves nothing that is in use.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_touched_is_counted() {
+        let before = super::own();
+        let block = vec![1_u8; 64 << 20];
+        let after = super::own();
+        assert!(before > 0 && after >= before + (48 << 20), "{before} and {after}");
+        drop(block);
     }
 }

@@ -49,13 +49,13 @@ pub struct RuntimeOptions {
 /// See [`RuntimeOptions::fatal`].
 pub type FatalCallback = Arc<dyn Fn(Fatal) + Send + Sync>;
 
-/// A model that could not be stopped.
+/// A model, or the opening of a package, that could not be stopped.
 #[derive(Debug, Clone)]
 pub struct Fatal {
     /// Its package.
     pub package: PackageRef,
-    /// Its name in the package.
-    pub model: PackageName,
+    /// The model's name in the package; none where the package as a whole hangs.
+    pub model: Option<PackageName>,
     /// What happened, for people.
     pub what: String,
 }

@@ -50,6 +50,7 @@ pub struct DraftAcceptance {
     pub tolerance: Tolerance,
     pub tolerance_by_architecture: BTreeMap<String, Tolerance>,
     pub latency_ms: u32,
+    pub memory_mib: u32,
 }
 
 /// A draft that cannot be read or finished.
@@ -90,6 +91,7 @@ impl Draft {
             tolerance: self.acceptance.tolerance,
             tolerance_by_architecture: self.acceptance.tolerance_by_architecture,
             latency_ms: self.acceptance.latency_ms,
+            memory_mib: self.acceptance.memory_mib,
         };
         let manifest = Manifest {
             format: self.format.unwrap_or(rules::FORMAT),

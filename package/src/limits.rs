@@ -50,6 +50,10 @@ pub struct Limits {
     pub intra_op_threads: u32,
     /// Seconds of probation: a device that never commits.
     pub probation_seconds: u32,
+    /// MiB of a budget for memory: a number that overflows where it is counted in bytes.
+    pub budget_mib: u32,
+    /// Warm-up passes over the cases: a start without end.
+    pub warm_up: u32,
 }
 
 impl Limits {
@@ -77,6 +81,8 @@ impl Limits {
         tensor_mib: 2048,
         intra_op_threads: 256,
         probation_seconds: 7 * 24 * 3600,
+        budget_mib: 1 << 20,
+        warm_up: 100,
     };
 }
 

@@ -170,6 +170,10 @@ pub struct Acceptance {
     /// Longest time that one case may take, in milliseconds; 0: the module's deadline.
     #[serde(default)]
     pub latency_ms: u32,
+    /// Most memory that opening the package and running its cases may take in a process of its own, in MiB;
+    /// 0: what the device has.
+    #[serde(default)]
+    pub memory_mib: u32,
 }
 
 impl Acceptance {
@@ -205,11 +209,28 @@ pub struct Activation {
     pub probation_seconds: u32,
     /// Requests on probation that end it early; 0: time alone.
     pub probation_requests: u32,
+    /// Share of requests on probation that may fail by the package's fault, in percent; 100: all.
+    pub probation_failures: u32,
+    /// Time within which 95 of 100 answers on probation come, in milliseconds; 0: any.
+    pub probation_latency_ms: u32,
+    /// Memory by which the host may have grown since the package was opened, in MiB, as long as it is on
+    /// probation; 0: any.
+    pub probation_memory_mib: u32,
+    /// How often the inputs of all cases are asked once more before the route moves.
+    pub warm_up: u32,
 }
 
 impl Default for Activation {
     fn default() -> Self {
-        Self { swap: Swap::Handover, probation_seconds: 0, probation_requests: 0 }
+        Self {
+            swap: Swap::Handover,
+            probation_seconds: 0,
+            probation_requests: 0,
+            probation_failures: 50,
+            probation_latency_ms: 0,
+            probation_memory_mib: 0,
+            warm_up: 1,
+        }
     }
 }
 

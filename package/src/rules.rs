@@ -153,8 +153,7 @@ pub fn check(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> 
     check_tensors("inputs", &manifest.inputs, limits)?;
     check_tensors("outputs", &manifest.outputs, limits)?;
     check_acceptance(manifest, limits)?;
-    let most = u64::from(limits.probation_seconds);
-    within("activation.probation-seconds", manifest.activation.probation_seconds.into(), 0, most)?;
+    check_activation(manifest, limits)?;
     check_settings("settings", &manifest.settings, limits)?;
     check_sources(manifest, limits)?;
     few("files", files(manifest)?.len(), limits.files)
@@ -296,6 +295,7 @@ fn check_acceptance(manifest: &Manifest, limits: &Limits) -> Result<(), Manifest
     }
     few("acceptance.cases", acceptance.cases.len(), limits.cases)?;
     within("acceptance.latency-ms", acceptance.latency_ms.into(), 0, limits.deadline_ms.into())?;
+    within("acceptance.memory-mib", acceptance.memory_mib.into(), 0, limits.budget_mib.into())?;
     check_tolerance("acceptance.tolerance", acceptance.tolerance)?;
     few(
         "acceptance.tolerance-by-architecture",
@@ -305,6 +305,20 @@ fn check_acceptance(manifest: &Manifest, limits: &Limits) -> Result<(), Manifest
     for (architecture, tolerance) in &acceptance.tolerance_by_architecture {
         check_word("acceptance.tolerance-by-architecture", architecture)?;
         check_tolerance(&format!("acceptance.tolerance-by-architecture.{architecture}"), *tolerance)?;
+    }
+    Ok(())
+}
+
+fn check_activation(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
+    let activation = &manifest.activation;
+    for (field, found, most) in [
+        ("activation.probation-seconds", activation.probation_seconds, limits.probation_seconds),
+        ("activation.probation-failures", activation.probation_failures, 100),
+        ("activation.probation-latency-ms", activation.probation_latency_ms, limits.deadline_ms),
+        ("activation.probation-memory-mib", activation.probation_memory_mib, limits.budget_mib),
+        ("activation.warm-up", activation.warm_up, limits.warm_up),
+    ] {
+        within(field, found.into(), 0, most.into())?;
     }
     Ok(())
 }

@@ -307,6 +307,11 @@ fn numbers_and_texts_have_limits() {
     check_manifest("`module.concurrency`", |m| m["module"]["concurrency"] = json!(0));
     check_manifest("`module.tensor-mib`", |m| m["module"]["tensor-mib"] = json!(0));
     check_manifest("intra-op-threads", |m| m["models"][0]["intra-op-threads"] = json!(0));
+    check_manifest("probation-failures", |m| m["activation"]["probation-failures"] = json!(101));
+    check_manifest("probation-latency-ms", |m| m["activation"]["probation-latency-ms"] = json!(u32::MAX));
+    check_manifest("probation-memory-mib", |m| m["activation"]["probation-memory-mib"] = json!(u32::MAX));
+    check_manifest("warm-up", |m| m["activation"]["warm-up"] = json!(101));
+    check_manifest("acceptance.memory-mib", |m| m["acceptance"]["memory-mib"] = json!(u32::MAX));
     check_manifest("probation-seconds", |m| m["activation"]["probation-seconds"] = json!(u32::MAX));
     check_manifest("`models` is empty", |m| m["models"] = json!([]));
     check_manifest("`acceptance.cases` is empty", |m| m["acceptance"]["cases"] = json!([]));

@@ -86,7 +86,13 @@ impl Host {
 
         let client = Client::new(&socket);
         let package_ref = PackageRef { name: "file-type".parse().unwrap(), digest };
-        let load = Load { package: package_ref.clone(), directory: package, settings: BTreeMap::new() };
+        let load = Load {
+            package: package_ref.clone(),
+            directory: package,
+            settings: BTreeMap::new(),
+            purpose: Default::default(),
+            patience_ms: 0,
+        };
         let loaded = client.load(&load, HUNG).await.unwrap();
         assert!(loaded.accepted(), "{:?}", loaded.cases);
         let status = client.activate(&package_ref, HUNG).await.unwrap();

@@ -1,12 +1,7 @@
 //! What the host has, as far as the agent knows.
 
-use std::collections::BTreeMap;
-
-use selvedge_control::{HostStatus, PackageRef, PackageState, PackageStatus};
+use selvedge_control::{HostStatus, PackageRef, PackageState, PackageStatus, Settings, settings_digest};
 use selvedge_package::{Digest, PackageName};
-
-/// Settings of a deployment.
-type Settings = BTreeMap<String, String>;
 
 /// The host.
 #[derive(Debug)]
@@ -17,23 +12,13 @@ pub enum HostView {
     Up {
         /// What it said last, kept up to date with what it was asked to do since.
         status: HostStatus,
-        /// Settings with which this agent loaded a release. One that was loaded by an earlier agent
-        /// is not here: its settings are taken for unknown.
-        settings: BTreeMap<Digest, Loads>,
     },
-}
-
-/// The settings of a release: it may be there twice, with others each time.
-#[derive(Debug, Default)]
-pub struct Loads {
-    serving: Option<Settings>,
-    staged: Option<Settings>,
 }
 
 impl HostView {
     /// A host that has just said what it is.
     pub fn up(status: HostStatus) -> Self {
-        Self::Up { status, settings: BTreeMap::new() }
+        Self::Up { status }
     }
 
     /// Whether it is there.
@@ -45,7 +30,7 @@ impl HostView {
     pub fn status(&self) -> Option<&HostStatus> {
         match self {
             Self::Down => None,
-            Self::Up { status, .. } => Some(status),
+            Self::Up { status } => Some(status),
         }
     }
 
@@ -54,43 +39,29 @@ impl HostView {
         self.status().map_or(&[], |status| &status.packages)
     }
 
-    fn has(&self, name: &PackageName, digest: &Digest, state: PackageState) -> bool {
-        self.packages().iter().any(|package| is(&package.package, name, digest) && package.state == state)
-    }
-
-    fn loads(&self, digest: &Digest) -> Option<&Loads> {
-        match self {
-            Self::Down => None,
-            Self::Up { settings, .. } => settings.get(digest),
-        }
+    fn has(&self, name: &PackageName, digest: &Digest, state: PackageState) -> Option<&PackageStatus> {
+        self.packages().iter().find(|package| is(&package.package, name, digest) && package.state == state)
     }
 
     /// One release, where it has it; served rather than staged, where it has it twice.
     pub fn find(&self, name: &PackageName, digest: &Digest) -> Option<&PackageStatus> {
-        let mut found = self.packages().iter().filter(|package| is(&package.package, name, digest));
-        let first = found.next();
-        match first {
-            Some(package) if package.state == PackageState::Serving => first,
-            _ => found.find(|package| package.state == PackageState::Serving).or(first),
-        }
+        let any = || self.packages().iter().find(|package| is(&package.package, name, digest));
+        self.has(name, digest, PackageState::Serving).or_else(any)
     }
 
     /// Whether it serves this release.
     pub fn serves(&self, name: &PackageName, digest: &Digest) -> bool {
-        self.has(name, digest, PackageState::Serving)
+        self.has(name, digest, PackageState::Serving).is_some()
     }
 
-    /// Whether it serves this release with these settings. Of an adopted one they are not known, and
-    /// believed where there are none.
+    /// Whether it serves this release with these settings.
     pub fn runs(&self, name: &PackageName, digest: &Digest, wanted: &Settings) -> bool {
-        let had = self.loads(digest).and_then(|loads| loads.serving.as_ref());
-        self.serves(name, digest) && had.map_or(wanted.is_empty(), |had| had == wanted)
+        self.has(name, digest, PackageState::Serving).is_some_and(|found| opened_with(found, wanted))
     }
 
     /// Whether it has this release open with these settings, waiting for its route.
     pub fn holds(&self, name: &PackageName, digest: &Digest, wanted: &Settings) -> bool {
-        let had = self.loads(digest).and_then(|loads| loads.staged.as_ref());
-        self.has(name, digest, PackageState::Staged) && had.map_or(wanted.is_empty(), |had| had == wanted)
+        self.has(name, digest, PackageState::Staged).is_some_and(|found| opened_with(found, wanted))
     }
 
     /// The only release that it has, if it is only one.
@@ -102,65 +73,36 @@ impl HostView {
 
     /// It said again what it has.
     pub fn said(&mut self, said: HostStatus) {
-        if let Self::Up { status, settings } = self {
-            let has = |digest: &Digest, state: PackageState| {
-                said.packages.iter().any(|p| p.package.digest == *digest && p.state == state)
-            };
-            for (digest, loads) in settings.iter_mut() {
-                if !has(digest, PackageState::Serving) {
-                    loads.serving = None;
-                }
-                if !has(digest, PackageState::Staged) {
-                    loads.staged = None;
-                }
-            }
-            settings.retain(|_, loads| loads.serving.is_some() || loads.staged.is_some());
+        if let Self::Up { status } = self {
             *status = said;
         }
     }
 
     /// It has loaded a release.
-    pub fn loaded(&mut self, package: &PackageRef, release: u64, version: String, with: Settings) {
-        let served = self.serves(&package.name, &package.digest);
-        if let Self::Up { status, settings } = self {
-            let loads = settings.entry(package.digest).or_default();
+    pub fn loaded(&mut self, package: &PackageRef, release: u64, version: String, with: &Settings) {
+        let runs = self.runs(&package.name, &package.digest, with);
+        if let Self::Up { status } = self {
             status.packages.retain(|p| {
                 p.state != PackageState::Staged || !is(&p.package, &package.name, &package.digest)
             });
-            if served && loads.serving.as_ref() == Some(&with) {
-                // Its cases ran again, nothing else; what was open beside it is not any more.
-                loads.staged = None;
-                return;
+            // Where it serves it so, its cases ran again, nothing else; what was open beside it is not any more.
+            if !runs {
+                status.packages.push(PackageStatus::staged(package.clone(), version, release, with));
             }
-            loads.staged = Some(with);
-            status.packages.push(PackageStatus {
-                package: package.clone(),
-                version,
-                release,
-                state: PackageState::Staged,
-                requests: 0,
-                failures: 0,
-            });
-        }
-    }
-
-    /// It has moved the route to a release that was staged.
-    pub fn routed(&mut self, digest: &Digest) {
-        if let Self::Up { settings, .. } = self
-            && let Some(loads) = settings.get_mut(digest)
-            && let Some(staged) = loads.staged.take()
-        {
-            loads.serving = Some(staged);
         }
     }
 
     /// It does not have a release after all.
     pub fn lost(&mut self, name: &PackageName, digest: &Digest) {
-        if let Self::Up { status, settings } = self {
+        if let Self::Up { status } = self {
             status.packages.retain(|package| !is(&package.package, name, digest));
-            settings.remove(digest);
         }
     }
+}
+
+/// A host that does not say with which settings is believed where there are none.
+fn opened_with(found: &PackageStatus, wanted: &Settings) -> bool {
+    found.settings.map_or(wanted.is_empty(), |had| had == settings_digest(wanted))
 }
 
 fn is(package: &PackageRef, name: &PackageName, digest: &Digest) -> bool {
@@ -183,40 +125,42 @@ mod tests {
         });
         let digest = Digest::of(b"");
         let package = PackageRef { name: "p".parse().unwrap(), digest };
-        let some: BTreeMap<_, _> = [("k".to_owned(), "v".to_owned())].into();
-        let (name, none) = (&package.name, BTreeMap::new());
-        let say = |host: &mut HostView, states: &[PackageState]| {
+        let some: Settings = [("k".to_owned(), "v".to_owned())].into();
+        let (name, none) = (&package.name, Settings::new());
+        let say = |host: &mut HostView, states: &[(PackageState, &Settings)]| {
             let mut said = host.status().unwrap().clone();
-            let one = said.packages.first().cloned();
-            said.packages =
-                states.iter().map(|s| PackageStatus { state: *s, ..one.clone().unwrap() }).collect();
+            let one = said.packages.first().cloned().unwrap();
+            let status = |(state, with): &(PackageState, &Settings)| PackageStatus {
+                state: *state,
+                settings: Some(settings_digest(with)),
+                ..one.clone()
+            };
+            said.packages = states.iter().map(status).collect();
             host.said(said);
         };
-        host.loaded(&package, 1, String::new(), some.clone());
+        host.loaded(&package, 1, String::new(), &some);
         assert!(host.holds(name, &digest, &some) && !host.holds(name, &digest, &none));
         assert!(!host.serves(name, &digest));
-        host.routed(&digest);
-        say(&mut host, &[PackageState::Serving]);
+        say(&mut host, &[(PackageState::Serving, &some)]);
         assert!(host.runs(name, &digest, &some) && !host.runs(name, &digest, &none));
-        host.loaded(&package, 1, String::new(), some.clone());
+        host.loaded(&package, 1, String::new(), &some);
         assert!(host.runs(name, &digest, &some), "the cases ran again, nothing else");
-        assert_eq!(host.only_one(), Some(digest));
+        assert_eq!((host.packages().len(), host.only_one()), (1, Some(digest)));
 
         // Opened anew with other settings it waits beside the one that answers.
-        host.loaded(&package, 1, String::new(), none.clone());
+        host.loaded(&package, 1, String::new(), &none);
         assert!(host.runs(name, &digest, &some) && host.holds(name, &digest, &none));
         assert_eq!((host.packages().len(), host.only_one()), (2, Some(digest)));
-        say(&mut host, &[PackageState::Serving, PackageState::Staged]);
-        assert!(host.runs(name, &digest, &some) && host.holds(name, &digest, &none));
-        host.routed(&digest);
-        say(&mut host, &[PackageState::Serving]);
+        say(&mut host, &[(PackageState::Serving, &none)]);
         assert!(host.runs(name, &digest, &none) && !host.runs(name, &digest, &some));
+        assert!(host.find(name, &digest).is_some_and(|found| found.state == PackageState::Serving));
         host.lost(name, &digest);
         assert!(host.packages().is_empty());
 
-        // What an earlier agent loaded: its settings are believed where there are none.
-        host.loaded(&package, 1, String::new(), some.clone());
-        say(&mut host, &[PackageState::Serving]);
-        assert!(host.runs(name, &digest, &none) && !host.runs(name, &digest, &some));
+        // A host that does not say: believed where there are none.
+        host.loaded(&package, 1, String::new(), &some);
+        let HostView::Up { status } = &mut host else { unreachable!() };
+        status.packages[0].settings = None;
+        assert!(host.holds(name, &digest, &none) && !host.holds(name, &digest, &some));
     }
 }

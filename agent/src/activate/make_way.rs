@@ -8,6 +8,7 @@ use selvedge_deployment::{Effect, Event, Phase, Stage, Swap};
 use selvedge_package::{Digest, PackageName};
 
 use super::Activation;
+use super::operate::tried;
 use crate::store::StoreError;
 
 /// Memory that is left for everything else, in bytes.
@@ -22,7 +23,7 @@ impl Activation {
         }
         let tight = plan.iter().find_map(|effect| match effect {
             Effect::Load(package, release) => {
-                let peak = *self.probed.get(&release.digest)?;
+                let peak = *self.probed.get(&tried(release))?;
                 (self.shares(package) && self.is_tight(peak)).then(|| (package.clone(), release.digest))
             }
             _ => None,

@@ -6,6 +6,7 @@
 //! be forgotten: after a kill the same effects are derived from the stored state. One thing is done
 //! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
 
+mod blame;
 mod by_http;
 mod carry;
 mod host;
@@ -22,7 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use selvedge_control::{Client, HostStatus, PackageRef};
-use selvedge_deployment::{Effect, Event, Release, Stage, State, StateRecord, loadable, plan, step, stored};
+use selvedge_deployment::{
+    Effect, Event, Phase, Release, Stage, State, StateRecord, loadable, plan, step, stored,
+};
 use selvedge_package::trust::{Desired, TrustState};
 use selvedge_package::{Digest, PackageName};
 use selvedge_protocol::message::Need;
@@ -34,13 +37,13 @@ use crate::fetch::Hardware;
 use crate::memory::Memory;
 use crate::source::Sources;
 use crate::store::{Key, Partial, Store, StoreError, Transaction};
-use crate::supervise::Probe;
+use crate::supervise::{Fate, Probe};
 use crate::transfer::Transfers;
 use crate::verify;
 
 use carry::Wanted;
 use host::HostView;
-use operate::{Operation, Probing};
+use operate::{Operation, Probing, Tried};
 pub use outcome::Outcome;
 use rest::{Rest, Rests};
 pub use tell::Told;
@@ -92,11 +95,14 @@ pub struct Activation {
     parts: Parts,
     state: State,
     host: HostView,
+    /// How often the kernel had killed for want of memory when the host came, or was last asked to open
+    /// something.
+    kills: Option<u64>,
     operation: Option<Operation>,
     operations: u64,
     probing: Option<Probing>,
     /// Releases that passed their probe since this agent started, with the bytes of memory that it took.
-    probed: BTreeMap<Digest, u64>,
+    probed: BTreeMap<Tried, u64>,
     rests: Rests,
     transfers: Transfers<Partial>,
     http: Sources<Partial>,
@@ -148,6 +154,7 @@ impl Activation {
             state: record.map(State::from).unwrap_or_default(),
             parts,
             host: HostView::Down,
+            kills: None,
             operation: None,
             operations: 0,
             probing: None,
@@ -394,9 +401,18 @@ impl Activation {
         Ok(())
     }
 
-    /// The host is there.
+    /// The host is there. A probation goes on where it still serves what is on it; where it does not, it is
+    /// another host, and the one that did has ended unseen.
     pub fn host_up(&mut self, status: HostStatus) -> Result<(), StoreError> {
         self.host = HostView::up(status);
+        self.kills = self.parts.memory.kills();
+        let lost = self.state.slots.iter().any(|(name, slot)| {
+            matches!(&slot.stage, Stage::Trial { release, phase: Phase::Probation { .. }, .. }
+                if !self.host.runs(name, &release.digest, &release.settings))
+        });
+        if lost {
+            self.witness(Event::HostDied { suspects: Vec::new(), now_ms: now_ms() })?;
+        }
         self.pursue()
     }
 
@@ -406,21 +422,23 @@ impl Activation {
         self.pursue()
     }
 
-    /// The host is gone. Suspect are those that it named, and, where it broke by itself, the one
-    /// that it was loading or the only one that it ran.
-    pub fn host_down(&mut self, named: &[PackageRef], crashed: bool) -> Result<(), StoreError> {
+    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]).
+    pub fn host_down(&mut self, named: &[PackageRef], fate: Fate) -> Result<(), StoreError> {
         let mut suspects: Vec<Digest> = named.iter().map(|package| package.digest).collect();
-        if crashed && suspects.is_empty() {
-            let loading = self.operation.as_ref().and_then(Operation::loading);
-            suspects.extend(loading.or_else(|| self.host.only_one()));
+        if suspects.is_empty() {
+            suspects.extend(self.blamed(fate));
         }
         self.host = HostView::Down;
         if let Some(operation) = self.operation.take() {
             operation.abort();
         }
-        let now_ms = u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX);
-        self.witness(Event::HostDied { suspects, now_ms })?;
+        self.witness(Event::HostDied { suspects, now_ms: now_ms() })?;
         self.pursue()
+    }
+
+    /// The agent is about to end in order.
+    pub fn stopping(&mut self) -> Result<(), StoreError> {
+        self.apply(Event::Stopping { now_ms: now_ms() })
     }
 
     /// When to call [`Activation::tick`], if nothing else happens before.
@@ -483,4 +501,9 @@ impl Activation {
     fn loadable(&self) -> BTreeSet<(PackageName, Digest)> {
         loadable(&self.state)
     }
+}
+
+/// Device time.
+fn now_ms() -> u64 {
+    u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX)
 }

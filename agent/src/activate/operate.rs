@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use selvedge_control::{ClientError, HostStatus, Load, Loaded, PackageRef, PackageState};
+use selvedge_control::{
+    ClientError, HostStatus, Load, Loaded, PackageRef, PackageState, Purpose, Settings, settings_digest,
+};
 use selvedge_deployment::{Effect, Event, Release, Swap, plan};
 use selvedge_package::{Digest, PackageName};
 use tokio::task::AbortHandle;
@@ -13,6 +15,8 @@ use crate::store::{Store, StoreError};
 
 /// Longest time for moving a route or dropping a package; draining included.
 const ROUTE: Duration = Duration::from_secs(120);
+/// Time that a host has to say that a load took too long, and to end.
+const FAREWELL: Duration = Duration::from_secs(15);
 /// Longest time for a status.
 const STATUS: Duration = Duration::from_secs(30);
 /// How often a probation is looked at.
@@ -71,9 +75,9 @@ impl Operation {
     }
 
     /// The release that the host is opening.
-    pub(super) fn loading(&self) -> Option<Digest> {
+    pub(super) fn loading(&self) -> Option<(Digest, Role)> {
         match &self.work {
-            Work::Load(_, release, _) => Some(release.digest),
+            Work::Load(_, release, role) => Some((release.digest, *role)),
             _ => None,
         }
     }
@@ -85,6 +89,7 @@ pub(super) struct Probing {
     pub(super) number: u64,
     pub(super) package: PackageName,
     pub(super) digest: Digest,
+    pub(super) settings: Settings,
     task: AbortHandle,
 }
 
@@ -164,7 +169,7 @@ impl Activation {
                     self.in_the_way(package).map(|old| Work::Unload(old.package.clone()))
                 }
                 Effect::Load(package, release)
-                    if self.probed.contains_key(&release.digest) && !rests(package) =>
+                    if self.probed.contains_key(&tried(release)) && !rests(package) =>
                 {
                     Some(Work::Load(package.clone(), release.clone(), Role::Trial))
                 }
@@ -208,8 +213,10 @@ impl Activation {
             },
             _ => std::path::PathBuf::new(),
         };
-        if matches!(work, Work::Watch(..)) {
-            self.watched = crate::clock::since_boot();
+        match work {
+            Work::Watch(..) => self.watched = crate::clock::since_boot(),
+            Work::Load(..) => self.kills = self.parts.memory.kills(),
+            _ => {}
         }
         let asked = work.clone();
         let store = self.parts.store.clone();
@@ -218,10 +225,16 @@ impl Activation {
         let outcomes = self.parts.outcomes.clone();
         let task = tokio::spawn(async move {
             let answer = match asked {
-                Work::Load(name, release, _) => {
+                Work::Load(name, release, role) => {
                     let package = PackageRef { name, digest: release.digest };
-                    let load = Load { package, directory, settings: release.settings };
-                    Answer::Loaded(client.load(&load, patience).await)
+                    let purpose = match role {
+                        Role::Trial => Purpose::Trial,
+                        Role::Committed => Purpose::Serve,
+                    };
+                    let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+                    let load = Load { package, directory, settings: release.settings, purpose, patience_ms };
+                    // The host itself ends what takes too long, and says so.
+                    Answer::Loaded(client.load(&load, patience + FAREWELL).await)
                 }
                 Work::Activate(name, release, _) => {
                     let package = PackageRef { name, digest: release.digest };
@@ -288,7 +301,9 @@ impl Activation {
         let current = self.probing.as_ref().is_some_and(|probing| {
             plan.iter().any(|effect| {
                 matches!(effect, Effect::Load(package, release)
-                    if *package == probing.package && release.digest == probing.digest)
+                    if *package == probing.package
+                        && release.digest == probing.digest
+                        && release.settings == probing.settings)
             })
         });
         if !current {
@@ -302,15 +317,15 @@ impl Activation {
         }
         let next = plan.iter().find_map(|effect| match effect {
             Effect::Load(package, release)
-                if !self.probed.contains_key(&release.digest)
+                if !self.probed.contains_key(&tried(release))
                     && self.in_the_way(package).is_none()
                     && !self.rests.has(&Rest::Package(package.clone()), now) =>
             {
-                Some((package.clone(), release.digest))
+                Some((package.clone(), release.digest, release.settings.clone()))
             }
             _ => None,
         });
-        let Some((package, digest)) = next else {
+        let Some((package, digest, settings)) = next else {
             return Ok(());
         };
         // What a probe found damaged is being looked at.
@@ -326,13 +341,22 @@ impl Activation {
         let number = self.operations;
         let outcomes = self.parts.outcomes.clone();
         let probe = self.parts.probe.clone();
+        let with = settings.clone();
         let task = tokio::spawn(async move {
-            let (probed, peak) = probe.run(&directory).await;
+            let (probed, peak) = probe.run(&directory, &with).await;
             let _ = outcomes.send(Outcome::Probed { number, probed, peak });
         });
-        self.probing = Some(Probing { number, package, digest, task: task.abort_handle() });
+        self.probing = Some(Probing { number, package, digest, settings, task: task.abort_handle() });
         Ok(())
     }
+}
+
+/// What a probe is about: a release, and the settings that it was opened with.
+pub(super) type Tried = (Digest, Digest);
+
+/// What a probe of this release is about.
+pub(super) fn tried(release: &Release) -> Tried {
+    (release.digest, settings_digest(&release.settings))
 }
 
 /// Hashes everything of a package; what is damaged is removed.

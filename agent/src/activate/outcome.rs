@@ -1,13 +1,17 @@
 //! What came of what was started, and what follows from it.
 
-use selvedge_control::{ClientError, HostStatus, Loaded, PackageRef, PackageState, ProbeResult, Reason};
-use selvedge_deployment::{Event, Release};
+use selvedge_control::{
+    ClientError, HostStatus, Loaded, PackageRef, PackageState, PackageStatus, ProbeResult, Reason,
+    settings_digest,
+};
+use selvedge_deployment::{Event, Measured, Release};
 use selvedge_package::{Digest, PackageName};
 
 use super::carry::OpenError;
-use super::operate::{Answer, Role, Work};
+use super::operate::{Answer, Role, Tried, Work};
 use super::rest::Rest;
-use super::{Activation, HostView};
+use super::{Activation, HostView, now_ms};
+use crate::clock;
 use crate::failure::chain;
 use crate::store::{Partial, StoreError};
 use crate::supervise::Probed;
@@ -66,7 +70,8 @@ impl Activation {
             Outcome::Stored { digest, result } => self.stored(digest, result)?,
             Outcome::Probed { number, probed, peak } => {
                 if let Some(probing) = self.probing.take_if(|probing| probing.number == number) {
-                    self.probed(probing.package.clone(), probing.digest, probed, peak)?;
+                    let tried = (probing.digest, settings_digest(&probing.settings));
+                    self.probed(probing.package.clone(), tried, probed, peak)?;
                 }
             }
             Outcome::Host { number, answer } => {
@@ -102,9 +107,8 @@ impl Activation {
             (Work::Watch(package, digest), Answer::Status(result)) => match result {
                 Ok(status) => {
                     self.host.said(status);
-                    let requests = self.host.find(&package, &digest).map_or(0, |found| found.requests);
-                    let now_ms = now_ms();
-                    self.apply(Event::Proved { package, digest, requests, now_ms })
+                    let measured = self.host.find(&package, &digest).map(measured).unwrap_or_default();
+                    self.apply(Event::Proved { package, digest, measured, now_ms: now_ms() })
                 }
                 Err(error) => {
                     tracing::debug!(%error, "the host does not say how a probation goes");
@@ -157,7 +161,7 @@ impl Activation {
         let digest = release.digest;
         let version = self.version(&digest);
         let reference = PackageRef { name: package.clone(), digest };
-        self.host.loaded(&reference, release.release, version, release.settings);
+        self.host.loaded(&reference, release.release, version, &release.settings);
         match (role, loaded.accepted()) {
             (Role::Trial, true) => self.apply(Event::Accepted { package, digest, cases: loaded.cases.len() }),
             (Role::Trial, false) => {
@@ -181,7 +185,6 @@ impl Activation {
         role: Role,
         status: HostStatus,
     ) -> Result<(), StoreError> {
-        self.host.routed(&release.digest);
         self.host.said(status);
         self.rests.forget(&Rest::Package(package.clone()));
         match role {
@@ -230,15 +233,21 @@ impl Activation {
     fn probed(
         &mut self,
         package: PackageName,
-        digest: Digest,
+        tried: Tried,
         probed: Probed,
         peak: u64,
     ) -> Result<(), StoreError> {
+        let digest = tried.0;
         let (reason, what) = match probed {
             Probed::Answered(ProbeResult::Package(loaded)) if loaded.accepted() => {
-                self.rests.forget(&Rest::Package(package));
-                self.probed.insert(digest, peak);
-                return Ok(());
+                match self.over_budget(&digest, peak) {
+                    Some(what) => ("acceptance-memory", what),
+                    None => {
+                        self.rests.forget(&Rest::Package(package));
+                        self.probed.insert(tried, peak);
+                        return Ok(());
+                    }
+                }
             }
             Probed::Answered(ProbeResult::Package(loaded)) => not_accepted(&loaded),
             Probed::Answered(ProbeResult::Refused(error)) if error.reason == Reason::Corrupt => {
@@ -265,6 +274,19 @@ impl Activation {
         self.apply(Event::TrialFailed { package, digest, reason: reason.to_owned(), what })
     }
 
+    /// Whether a release took more memory in its probe than it says that it may.
+    fn over_budget(&self, digest: &Digest, peak: u64) -> Option<String> {
+        let Ok(Some(Ok(bundle))) = self.parts.store.bundle(digest) else { return None };
+        let most = bundle.manifest().acceptance.memory_mib;
+        (most > 0 && peak > u64::from(most) << 20).then(|| {
+            format!(
+                "opening it and running its acceptance cases took {} MiB of memory; at most {most} MiB are \
+                 allowed",
+                peak.div_ceil(1 << 20)
+            )
+        })
+    }
+
     /// The host found a file damaged: either a blob is, or only the directory made from them.
     fn examined(
         &mut self,
@@ -277,7 +299,7 @@ impl Activation {
             return self.endure(&package, error);
         }
         self.host.lost(&package, &digest);
-        self.probed.remove(&digest);
+        self.probed.retain(|(probed, _), _| *probed != digest);
         self.look = true;
         if damaged > 0 {
             return self.apply(Event::Damaged { package, digest });
@@ -296,8 +318,15 @@ impl Activation {
     }
 }
 
-fn now_ms() -> u64 {
-    u64::try_from(clock::since_boot().as_millis()).unwrap_or(u64::MAX)
+/// What the host says of a release on probation.
+fn measured(found: &PackageStatus) -> Measured {
+    Measured {
+        requests: found.requests,
+        failures: found.failures,
+        // Never more than it was. A number that is none counts as nothing.
+        latency_ms: found.latency_ms as u64,
+        memory: found.memory,
+    }
 }
 
 /// Which case failed and how, as the report has it.

@@ -119,7 +119,7 @@ impl Activation {
         let (kind, package, what) = match note {
             Note::Committed(package, release) => {
                 let version = self.version(&release.digest);
-                self.probed.remove(&release.digest);
+                self.probed.retain(|(digest, _), _| *digest != release.digest);
                 ("committed", package, format!("release {} ({version}) answers", release.release))
             }
             Note::RolledBack(package, release) => {
@@ -149,8 +149,12 @@ impl Activation {
                 ("stops-first", package, what)
             }
             Note::Quarantined(package) => {
-                let what = "the host ended too often while it ran this release; it is not served any more";
-                ("quarantined", package, what.to_owned())
+                let failure = self.state.slots.get(&package).and_then(|slot| slot.failure.clone());
+                let why = failure.map_or_else(String::new, |failure| failure.what);
+                let what = format!(
+                    "what answered is not served any more: {why}. It is tried again when it is assigned with                      other settings, or anew after something else"
+                );
+                ("quarantined", package, what)
             }
         };
         self.tell(kind, Some(&package), what);

@@ -25,9 +25,9 @@ impl Daemon {
                 tracing::debug!(package = %event.package.name, what = %event.what, "the host says");
                 self.activation.noticed()
             }
-            HostEvent::Down { what, named, crashed } => {
+            HostEvent::Down { what, named, fate } => {
                 self.hostless("host-died", format!("the host ended: {what}"));
-                self.activation.host_down(&named, crashed)
+                self.activation.host_down(&named, fate)
             }
             HostEvent::Replaced(why) => {
                 self.happened("host-replaced", None, why);

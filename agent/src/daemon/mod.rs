@@ -325,7 +325,7 @@ impl Daemon {
     /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
     async fn stop(mut self, config: &Config, mut sources: Sources) {
         tracing::info!(chunks = self.activation.chunks(), "the agent ends");
-        if let Err(error) = self.activation.end() {
+        for error in [self.activation.stopping().err(), self.activation.end().err()].into_iter().flatten() {
             tracing::warn!("{}", chain(&error));
         }
         self.link.close();

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::backoff::Backoff;
 use super::launch::Launch;
 use super::listeners::Listeners;
-use super::process::{self, Process, Trace, write_run_file};
+use super::process::{self, Fate, Process, Trace, write_run_file};
 use super::service::Service;
 use super::{Farewell, HostEvent, Options, START, listen, log};
 
@@ -28,7 +28,7 @@ const LOG_CHECK: Duration = Duration::from_secs(60);
 /// How attending to a host ended.
 enum Over {
     Stopped(Farewell),
-    Died { what: String, named: Vec<PackageRef>, crashed: bool },
+    Died { what: String, named: Vec<PackageRef>, fate: Fate },
 }
 
 /// Who starts the host.
@@ -84,11 +84,11 @@ impl Attendant {
                     }
                     return;
                 }
-                Over::Died { what, named, crashed } => {
+                Over::Died { what, named, fate } => {
                     let _ = std::fs::remove_file(self.options.run_file("host.json"));
                     let ran = crate::clock::since_boot().saturating_sub(began);
                     let pause = backoff.ended(ran);
-                    if self.tell_and_wait(HostEvent::Down { what, named, crashed }, pause, &mut stop).await {
+                    if self.tell_and_wait(HostEvent::Down { what, named, fate }, pause, &mut stop).await {
                         return;
                     }
                 }
@@ -157,7 +157,7 @@ impl Attendant {
                 ending = process.ended() => return Over::Died {
                     what: format!("the host did not start: {}; see host.log", ending.what),
                     named: Vec::new(),
-                    crashed: false,
+                    fate: Fate::Orderly,
                 },
                 status = self.client.status(START) => match status {
                     Ok(status) => status,
@@ -165,7 +165,7 @@ impl Attendant {
                         process.signal(Signal::KILL);
                         process.ended().await;
                         let what = format!("the host did not answer after its start: {error}");
-                        return Over::Died { what, named: Vec::new(), crashed: false };
+                        return Over::Died { what, named: Vec::new(), fate: Fate::Orderly };
                     }
                 },
             },
@@ -253,7 +253,7 @@ impl Attendant {
             named.extend(event.map(|event| event.package));
         }
         let _ = std::fs::remove_file(record);
-        Over::Died { what: ending.what, named, crashed: ending.crashed }
+        Over::Died { what: ending.what, named, fate: ending.fate }
     }
 
     fn note(&self, name: &str, content: &str) {

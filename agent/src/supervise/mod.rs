@@ -28,7 +28,7 @@ use attend::{Attendant, Keeper, end};
 pub use launch::{CANNOT, Launch, SUBCOMMAND};
 pub use listeners::{ListenError, Listeners, listen_privately};
 pub use probe::{Probe, Probed};
-pub use process::{Process, Trace, write_run_file};
+pub use process::{Fate, Process, Trace, write_run_file};
 pub use service::Ended;
 use service::Service;
 
@@ -112,8 +112,8 @@ pub enum HostEvent {
         what: String,
         /// Packages that it named before it ended.
         named: Vec<PackageRef>,
-        /// Whether it broke by itself.
-        crashed: bool,
+        /// Whose doing that was.
+        fate: Fate,
     },
     /// One that an earlier agent left was ended, since it is not the one that is to run, and why.
     Replaced(String),

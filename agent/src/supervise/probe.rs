@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use selvedge_control::ProbeResult;
-use tokio::io::AsyncReadExt;
+use selvedge_control::{ProbeResult, Settings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::launch::{CANNOT, Launch};
 use super::process::describe;
@@ -58,18 +58,19 @@ pub enum Probed {
 }
 
 impl Probe {
-    /// Probes the package laid out in `directory`; also says how much memory, in bytes, the child had
-    /// at most. Dropping the future kills the child.
-    pub async fn run(&self, directory: &Path) -> (Probed, u64) {
+    /// Probes the package laid out in `directory` with the deployment's settings; also says how much memory,
+    /// in bytes, the child had at most. Dropping the future kills the child.
+    pub async fn run(&self, directory: &Path, settings: &Settings) -> (Probed, u64) {
         let mut peak = 0;
-        let probed = self.watched(directory, &mut peak).await;
+        let probed = self.watched(directory, settings, &mut peak).await;
         (probed, peak)
     }
 
-    async fn watched(&self, directory: &Path, peak: &mut u64) -> Probed {
+    async fn watched(&self, directory: &Path, settings: &Settings, peak: &mut u64) -> Probed {
         let cpu = self.patience.as_secs().saturating_mul(2).max(1);
         let mut command = vec![self.host.binary.clone().into_os_string(), "probe".into()];
         command.extend(["--package".into(), directory.as_os_str().to_owned()]);
+        command.push("--settings".into());
         command.extend(self.host.resources());
         let launch = Launch {
             session: true,
@@ -88,7 +89,7 @@ impl Probe {
             Err(error) => return not_run(error),
         };
         let mut child = match tokio::process::Command::from(launch.by(&self.launcher))
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true)
@@ -99,9 +100,18 @@ impl Probe {
         };
         let process = child.id();
         let mut output = Vec::new();
+        let told = serde_json::to_vec(settings).unwrap_or_default();
+        let stdin = child.stdin.take();
+        // A child that does not listen ends for another reason, which is the one that is told.
+        let tell = async {
+            if let Some(mut stdin) = stdin {
+                let _ = stdin.write_all(&told).await;
+            }
+        };
         let finish = async {
             if let Some(stdout) = child.stdout.take() {
-                stdout.take(LARGEST_OUTPUT).read_to_end(&mut output).await?;
+                let read = async { stdout.take(LARGEST_OUTPUT).read_to_end(&mut output).await };
+                tokio::join!(tell, read).1?;
             }
             child.wait().await
         };

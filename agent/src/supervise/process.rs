@@ -13,15 +13,28 @@ use tokio::io::unix::AsyncFd;
 pub struct Ending {
     /// For people.
     pub what: String,
-    /// Whether it broke by itself (a fault, an abort), as opposed to being stopped from outside.
-    pub crashed: bool,
+    /// Whose doing it was.
+    pub fate: Fate,
     /// Its exit code, where it had one.
     pub code: Option<i32>,
 }
 
+/// Whose doing the end of a process was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Its own, in order; or nobody knows.
+    Orderly,
+    /// It broke: a fault, an abort.
+    Faulted,
+    /// It was killed: by a watchdog, by a person, or by the kernel for want of memory.
+    Killed,
+    /// It was killed for want of memory, and whoever keeps it says so.
+    Starved,
+}
+
 impl Ending {
     fn unknown(what: String) -> Self {
-        Self { what, crashed: false, code: None }
+        Self { what, fate: Fate::Orderly, code: None }
     }
 }
 
@@ -145,12 +158,16 @@ pub fn describe(status: std::process::ExitStatus) -> Ending {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code();
     match (code, status.signal()) {
-        (Some(0), _) => Ending { what: "it ended by itself".to_owned(), crashed: false, code },
-        (Some(number), _) => Ending { what: format!("exit code {number}"), crashed: false, code },
+        (Some(0), _) => Ending { what: "it ended by itself".to_owned(), fate: Fate::Orderly, code },
+        (Some(number), _) => Ending { what: format!("exit code {number}"), fate: Fate::Orderly, code },
         (None, Some(signal)) => {
             let fault = [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::ILL, Signal::FPE, Signal::SYS];
-            let crashed = fault.iter().any(|fault| fault.as_raw() == signal);
-            Ending { what: format!("signal {signal}"), crashed, code }
+            let fate = match signal {
+                _ if fault.iter().any(|fault| fault.as_raw() == signal) => Fate::Faulted,
+                _ if signal == Signal::KILL.as_raw() => Fate::Killed,
+                _ => Fate::Orderly,
+            };
+            Ending { what: format!("signal {signal}"), fate, code }
         }
         (None, None) => Ending::unknown("in a way that the system does not tell".to_owned()),
     }
@@ -191,7 +208,7 @@ mod tests {
         process.signal(Signal::KILL);
         process.ended().await;
         let ending = describe(child.wait().unwrap());
-        assert_eq!((ending.what.as_str(), ending.crashed), ("signal 9", false));
+        assert_eq!((ending.what.as_str(), ending.fate), ("signal 9", Fate::Killed));
         assert!(Process::adopt(u32::MAX).is_err());
     }
 }

@@ -12,7 +12,7 @@ use selvedge_control::{Client, HostStatus};
 use serde::{Deserialize, Serialize};
 
 use super::START;
-use super::process::{Ending, Process, write_run_file};
+use super::process::{Ending, Fate, Process, write_run_file};
 use crate::failure::chain;
 
 /// Where the unit's note lies in the data directory: the host's own part of it.
@@ -54,25 +54,30 @@ impl Ended {
     fn ending(&self) -> Ending {
         if self.result == "oom-kill" {
             let what = "it was killed for want of memory (signal 9)".to_owned();
-            return Ending { what, crashed: false, code: None };
+            return Ending { what, fate: Fate::Starved, code: None };
         }
         match (self.code.as_str(), self.status.parse::<i32>()) {
             ("exited", Ok(0)) => {
-                Ending { what: "it ended by itself".to_owned(), crashed: false, code: Some(0) }
+                Ending { what: "it ended by itself".to_owned(), fate: Fate::Orderly, code: Some(0) }
             }
             ("exited", Ok(code)) => {
-                Ending { what: format!("exit code {code}"), crashed: false, code: Some(code) }
+                Ending { what: format!("exit code {code}"), fate: Fate::Orderly, code: Some(code) }
             }
             _ => {
                 // The words for faults, as opposed to signals that others send.
                 let crashed = ["SEGV", "ABRT", "BUS", "ILL", "FPE", "SYS"].contains(&self.status.as_str());
                 let known = ["KILL", "TERM", "INT", "HUP"].contains(&self.status.as_str());
+                let fate = match &*self.status {
+                    _ if crashed => Fate::Faulted,
+                    "KILL" => Fate::Killed,
+                    _ => Fate::Orderly,
+                };
                 let signal = match (&*self.status, crashed || known) {
                     ("KILL", _) => Signal::KILL.as_raw().to_string(),
                     (name, true) => name.to_owned(),
                     _ => "that the service did not name".to_owned(),
                 };
-                Ending { what: format!("signal {signal}"), crashed, code: None }
+                Ending { what: format!("signal {signal}"), fate, code: None }
             }
         }
     }
@@ -130,21 +135,28 @@ impl Service {
 mod tests {
     use super::*;
 
-    fn check(result: &str, code: &str, status: &str, what: &str, crashed: bool, exit: Option<i32>) {
+    fn check(result: &str, code: &str, status: &str, what: &str, fate: Fate, exit: Option<i32>) {
         let ended = Ended { result: result.into(), code: code.into(), status: status.into() };
         let ending = ended.ending();
-        assert_eq!((ending.what.as_str(), ending.crashed, ending.code), (what, crashed, exit));
+        assert_eq!((ending.what.as_str(), ending.fate, ending.code), (what, fate, exit));
     }
 
     #[test]
     fn endings_are_told_as_of_a_child() {
-        check("success", "exited", "0", "it ended by itself", false, Some(0));
-        check("exit-code", "exited", "86", "exit code 86", false, Some(86));
-        check("signal", "killed", "KILL", "signal 9", false, None);
-        check("core-dump", "dumped", "SEGV", "signal SEGV", true, None);
-        check("signal", "killed", "ABRT", "signal ABRT", true, None);
-        check("oom-kill", "killed", "KILL", "it was killed for want of memory (signal 9)", false, None);
-        check("", "", "\u{1b}[31m", "signal that the service did not name", false, None);
+        check("success", "exited", "0", "it ended by itself", Fate::Orderly, Some(0));
+        check("exit-code", "exited", "86", "exit code 86", Fate::Orderly, Some(86));
+        check("signal", "killed", "KILL", "signal 9", Fate::Killed, None);
+        check("core-dump", "dumped", "SEGV", "signal SEGV", Fate::Faulted, None);
+        check("signal", "killed", "ABRT", "signal ABRT", Fate::Faulted, None);
+        check(
+            "oom-kill",
+            "killed",
+            "KILL",
+            "it was killed for want of memory (signal 9)",
+            Fate::Starved,
+            None,
+        );
+        check("", "", "\u{1b}[31m", "signal that the service did not name", Fate::Orderly, None);
     }
 
     #[tokio::test]
@@ -160,7 +172,7 @@ mod tests {
         assert_eq!(link, Path::new("/run/selvedge/other.sock"));
         let ended = Ended { result: "exit-code".into(), code: "exited".into(), status: "86".into() };
         ended.note(place.path()).unwrap();
-        let unknown = Ending { what: String::new(), crashed: false, code: None };
+        let unknown = Ending { what: String::new(), fate: Fate::Orderly, code: None };
         assert_eq!(service.how(unknown).await.code, Some(86));
     }
 }

@@ -10,7 +10,7 @@ use selvedge_agent::budget;
 use selvedge_agent::fetch::Hardware;
 use selvedge_agent::memory::Memory;
 use selvedge_agent::store::{RealDisk, Store};
-use selvedge_agent::supervise::{HostProgram, Probe};
+use selvedge_agent::supervise::{Fate, HostProgram, Probe};
 use selvedge_control::{Client, HostStatus, Load, PackageRef, PackageState, PackageStatus, path};
 use selvedge_deployment::Slot;
 use selvedge_package::bundle::{Builder, Built};
@@ -21,7 +21,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// What the played host has, and what it was asked.
 #[derive(Default)]
@@ -36,6 +37,10 @@ pub struct Host {
     pub drains: bool,
     /// What the next loads are answered, where it is not a success.
     pub refusals: Vec<Value>,
+    /// How often it was asked how it stands.
+    pub looks: usize,
+    /// Whether loads are not answered at all.
+    pub hangs: bool,
 }
 
 impl Host {
@@ -51,20 +56,17 @@ impl Host {
                 assert!(load.directory.join("models/m.onnx").is_file(), "{:?}", load.directory);
                 self.packages.retain(|p| p.state != PackageState::Staged || p.package != load.package);
                 self.loaded = load.settings;
-                self.packages.push(PackageStatus {
-                    package: load.package.clone(),
-                    version: String::new(),
-                    release: 1,
-                    state: PackageState::Staged,
-                    requests: 0,
-                    failures: 0,
-                });
+                let package = load.package.clone();
+                self.packages.push(PackageStatus::staged(package, String::new(), 1, &self.loaded));
                 (
                     200,
                     json!({ "package": load.package, "cases": [{ "case": "c", "ms": 1.0 }], "load_ms": 1.0 }),
                 )
             }
-            path::STATUS => (200, self.status()),
+            path::STATUS => {
+                self.looks += 1;
+                (200, self.status())
+            }
             path::READY => {
                 self.asked.push(word);
                 self.ready = true;
@@ -102,6 +104,7 @@ impl Host {
 }
 
 pub async fn play(listener: UnixListener, host: Arc<Mutex<Host>>) {
+    let mut unanswered = Vec::new();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
@@ -118,6 +121,10 @@ pub async fn play(listener: UnixListener, host: Arc<Mutex<Host>>) {
         let line = String::from_utf8_lossy(&request[..head]).into_owned();
         let at = line.split(' ').nth(1).unwrap().to_owned();
         let (code, body) = host.lock().unwrap().answer(&at, &request[head..]);
+        if at == path::LOAD && host.lock().unwrap().hangs {
+            unanswered.push(stream);
+            continue;
+        }
         let body = body.to_string();
         let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let _ = stream.write_all(answer.as_bytes()).await;
@@ -176,6 +183,8 @@ impl Bench {
     }
 
     pub async fn until(&mut self, what: &str, enough: impl Fn(&Self) -> bool) {
+        let now = selvedge_agent::clock::since_boot;
+        let start = now();
         loop {
             let errands = self.activation.errands();
             self.needs += errands.needs.len();
@@ -188,10 +197,11 @@ impl Bench {
             tokio::select! {
                 outcome = self.outcomes.recv() => self.activation.take(outcome.unwrap()).unwrap(),
                 () = tokio::time::sleep(pause.unwrap_or(PATIENCE)) => self.activation.tick().unwrap(),
-                () = tokio::time::sleep(PATIENCE) => {
-                    panic!("no {what}: {:?}, asked {:?}", self.slot(), self.host.lock().unwrap().asked)
-                }
+                // What the host is asked is no outcome.
+                () = tokio::time::sleep(GLANCE) => {}
             }
+            let asked = self.host.lock().unwrap().asked.clone();
+            assert!(now() < start + PATIENCE, "no {what}: {:?}, asked {asked:?}", self.slot());
         }
     }
 
@@ -206,7 +216,7 @@ impl Bench {
             host.packages.clear();
             host.ready = false;
         }
-        self.activation.host_down(&[], false).unwrap();
+        self.activation.host_down(&[], Fate::Orderly).unwrap();
         self.host_up();
     }
 
@@ -257,6 +267,12 @@ pub fn set_memory(place: &Path, kib: u64) {
     std::fs::write(place.join("proc/meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
 }
 
+/// Says how often the kernel has killed for want of memory.
+pub fn set_kills(place: &Path, kills: u64) {
+    std::fs::create_dir_all(place.join("proc")).unwrap();
+    std::fs::write(place.join("proc/vmstat"), format!("nr_free_pages 1\noom_kill {kills}\n")).unwrap();
+}
+
 pub fn set_program(place: &Path, script: &str) {
     use std::os::unix::fs::PermissionsExt;
     let path = place.join("host");
@@ -268,15 +284,20 @@ pub fn set_program(place: &Path, script: &str) {
 
 /// A package of that version whose blobs are all in the store.
 pub fn package(store: &Store, release: u64, requires: Value) -> Built {
-    let manifest: Manifest = serde_json::from_value(json!({
+    package_with(store, release, json!({ "requires": requires }))
+}
+
+/// The same with more in its manifest.
+pub fn package_with(store: &Store, release: u64, more: Value) -> Built {
+    let mut manifest = json!({
         "format": 1, "name": "p", "version": format!("{release}.0.0"), "release": release,
         "models": [{ "name": "m", "file": "models/m.onnx" }],
         "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1] }],
         "outputs": [{ "name": "y", "datatype": "FP32", "shape": [1] }],
         "acceptance": { "cases": ["c.json"] },
-        "requires": requires,
-    }))
-    .unwrap();
+    });
+    manifest.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let manifest: Manifest = serde_json::from_value(manifest).unwrap();
     let model = format!("model {release}").into_bytes();
     let mut builder = Builder::new(manifest);
     builder.bytes("models/m.onnx".parse().unwrap(), &model).unwrap();

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench;
+mod blame;
 mod carry;
+mod probation;
 
+use selvedge_agent::supervise::Fate;
 use selvedge_control::PackageState;
 use selvedge_deployment::Stage;
 use selvedge_package::trust::{Assignment, Desired};
@@ -236,6 +239,13 @@ async fn new_settings_are_reported_when_they_run_and_not_before() {
     bench.desire_with(4, with("2"));
     bench.until("commit", |b| b.slot().committed.unwrap().release.settings["k"] == "2").await;
 
+    // An agent that finds its host sees with which settings it serves.
+    bench.asked();
+    (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
+    bench.host_up();
+    assert!(bench.activation.report(None, None).packages[0].serving);
+    assert!(bench.asked().is_empty(), "it was loaded once more");
+
     // A host that is started anew has them from the beginning.
     bench.asked();
     bench.restart_host();
@@ -264,7 +274,7 @@ async fn a_damaged_file_is_found_dropped_and_fetched_again() {
         host.ready = false;
         host.refusals.push(refusal);
     }
-    bench.activation.host_down(&[], false).unwrap();
+    bench.activation.host_down(&[], Fate::Orderly).unwrap();
     bench.host_up();
     bench.until("removal of the damaged blob", |b| !b.store.has(&model).unwrap()).await;
     assert!(bench.told.contains(&"corrupt-blob".to_owned()), "{:?}", bench.told);

@@ -13,7 +13,7 @@ use selvedge_agent::identity::{Identity, next_epoch};
 use selvedge_agent::memory::Memory;
 use selvedge_agent::report::Reporter;
 use selvedge_agent::store::{Replaces, Store};
-use selvedge_agent::supervise::{HostProgram, Probe};
+use selvedge_agent::supervise::{Fate, HostProgram, Probe};
 use selvedge_agent::{clock, verify};
 use selvedge_control::Client;
 use selvedge_deployment::State;
@@ -272,7 +272,7 @@ impl<'a> Life<'a> {
             host.ready = false;
             named
         };
-        self.act(|life| Ok(life.activation.host_down(&named, true)?))?;
+        self.act(|life| Ok(life.activation.host_down(&named, Fate::Faulted)?))?;
         self.host_up()?;
         self.settle()
     }

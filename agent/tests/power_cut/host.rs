@@ -59,14 +59,8 @@ impl Host {
                     return (422, json!({ "error": "it is refused", "reason": "bad-model" }));
                 }
                 self.packages.retain(|p| p.state != PackageState::Staged || p.package != load.package);
-                self.packages.push(PackageStatus {
-                    package: load.package.clone(),
-                    version: String::new(),
-                    release: 1,
-                    state: PackageState::Staged,
-                    requests: 0,
-                    failures: 0,
-                });
+                let package = load.package.clone();
+                self.packages.push(PackageStatus::staged(package, String::new(), 1, &load.settings));
                 let cases = json!([{ "case": "c", "ms": 1.0 }]);
                 (200, json!({ "package": load.package, "cases": cases, "load_ms": 1.0 }))
             }

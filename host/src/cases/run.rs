@@ -1,46 +1,72 @@
-//! Runs a package's acceptance cases. One after the other: a case is also a measurement.
+//! Runs a package's acceptance cases. One after the other: a case is also a measurement. They are the
+//! warm-up, too: what has run once has its memory, its caches and an instance.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_control::CaseResult;
+use selvedge_control::{CaseResult, Purpose};
 use selvedge_package::manifest::Acceptance;
 
 use super::{Case, CaseError, compare, read};
 use crate::clock;
 use crate::serve::predictor::{self, Predictor};
 
-/// Runs every case of the package, in the manifest's order. An error means that a case cannot be
-/// read; one that fails is in its result.
-pub async fn run_all(package: &Arc<dyn Predictor>) -> Result<Vec<CaseResult>, CaseError> {
+/// How often a case is run before it counts as too slow: a busy moment of the device is no fault of the
+/// package's.
+const TRIES: u32 = 3;
+
+/// Time after which a package that was accepted before runs no more of its cases.
+const BRIEF: Duration = Duration::from_secs(1);
+
+/// Runs the cases of the package, in the manifest's order, then warms it up. On trial every case counts;
+/// what was accepted before runs its first one, and others as long as hardly any time has passed. An error
+/// means that a case cannot be read; one that fails is in its result.
+pub async fn run_all(package: &Arc<dyn Predictor>, purpose: Purpose) -> Result<Vec<CaseResult>, CaseError> {
     let acceptance = &package.manifest().acceptance;
-    // All are read before one is run: a package with a bad case is refused without running it.
-    let mut cases = Vec::with_capacity(acceptance.cases.len());
-    for file in &acceptance.cases {
-        let wrong = |why| CaseError { file: file.to_string(), why };
-        let bytes = package.read_file(file).map_err(|error| wrong(error.to_string()))?;
-        let files = |path: &_| package.read_file(path).map_err(|error| error.to_string());
-        let case = read::parse(&bytes, package.manifest(), &files);
-        cases.push(case.map_err(|error| wrong(error.to_string()))?);
+    let start = clock::now();
+    let mut results = Vec::with_capacity(acceptance.cases.len());
+    if purpose == Purpose::Serve {
+        for file in &acceptance.cases {
+            if !results.is_empty() && clock::now().duration_since(start) >= BRIEF {
+                break;
+            }
+            results.push(run(package, &case(package, file)?, acceptance).await);
+        }
+        return Ok(results);
     }
-    let mut results = Vec::with_capacity(cases.len());
-    for case in cases {
+    // All are read before one is run: a package with a bad case is refused without running it.
+    let cases: Vec<_> = acceptance.cases.iter().map(|file| case(package, file)).collect::<Result<_, _>>()?;
+    for case in &cases {
         results.push(run(package, case, acceptance).await);
+    }
+    if results.iter().all(|result| result.failure.is_none()) {
+        warm_up(package, &cases).await;
     }
     Ok(results)
 }
 
-async fn run(package: &Arc<dyn Predictor>, case: Case, acceptance: &Acceptance) -> CaseResult {
+fn case(package: &Arc<dyn Predictor>, file: &selvedge_package::FilePath) -> Result<Case, CaseError> {
+    let wrong = |why| CaseError { file: file.to_string(), why };
+    let bytes = package.read_file(file).map_err(|error| wrong(error.to_string()))?;
+    let files = |path: &_| package.read_file(path).map_err(|error| error.to_string());
+    read::parse(&bytes, package.manifest(), &files).map_err(|error| wrong(error.to_string()))
+}
+
+async fn run(package: &Arc<dyn Predictor>, case: &Case, acceptance: &Acceptance) -> CaseResult {
     let limit = Duration::from_millis(acceptance.latency_ms.into());
-    let (mut ms, mut failure) = once(package, &case, acceptance).await;
+    let slow = |ms: f64| !limit.is_zero() && ms > limit.as_secs_f64() * 1e3;
+    let (mut ms, mut failure) = once(package, case, acceptance).await;
     // A first run also fills caches and makes an instance: latency is judged on a warm one.
-    if failure.is_none() && !limit.is_zero() && ms > limit.as_secs_f64() * 1e3 {
-        (ms, failure) = once(package, &case, acceptance).await;
-        if failure.is_none() && ms > limit.as_secs_f64() * 1e3 {
-            failure = Some(format!("took {ms:.1} ms; at most {} ms are allowed", limit.as_millis()));
+    for _ in 1..TRIES {
+        if failure.is_some() || !slow(ms) {
+            break;
         }
+        (ms, failure) = once(package, case, acceptance).await;
     }
-    CaseResult { case: case.name, ms, failure }
+    if failure.is_none() && slow(ms) {
+        failure = Some(format!("took {ms:.1} ms; at most {} ms are allowed", limit.as_millis()));
+    }
+    CaseResult { case: case.name.clone(), ms, failure }
 }
 
 async fn once(package: &Arc<dyn Predictor>, case: &Case, acceptance: &Acceptance) -> (f64, Option<String>) {
@@ -54,4 +80,25 @@ async fn once(package: &Arc<dyn Predictor>, case: &Case, acceptance: &Acceptance
         Err(error) => Some(error.to_string()),
     };
     (ms, failure)
+}
+
+/// Asks the inputs of every case again, as often as the manifest says, by as many side by side as may be
+/// served so: each finds an instance that has run before. What they answer was judged already.
+async fn warm_up(package: &Arc<dyn Predictor>, cases: &[Case]) {
+    let manifest = package.manifest();
+    let deadline = Duration::from_millis(manifest.module.deadline_ms.into());
+    for _ in 0..manifest.activation.warm_up {
+        for case in cases {
+            let asked: Vec<_> = (0..manifest.module.concurrency.max(1))
+                .map(|_| {
+                    let (package, inputs) = (Arc::clone(package), case.inputs.clone());
+                    tokio::spawn(predictor::ask(package, inputs, deadline, ()))
+                })
+                .collect();
+            for one in asked {
+                // Nothing depends on how it ends.
+                drop(one.await);
+            }
+        }
+    }
 }

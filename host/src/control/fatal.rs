@@ -27,8 +27,7 @@ const FAREWELL: Duration = Duration::from_millis(200);
 pub fn callback(journal: Arc<Journal>, data: Option<PathBuf>) -> FatalCallback {
     Arc::new(move |fatal: Fatal| {
         let name = fatal.package.name.clone();
-        let what = format!("model `{}`: {}", fatal.model, fatal.what);
-        let event = journal.add(fatal.package, what, true);
+        let event = journal.add(fatal.package, fatal.what, true);
         if let Some(data) = &data
             && let Err(error) = write_record(data, &event)
         {

@@ -1,13 +1,19 @@
 //! Loading: open beside what is served, run the acceptance cases, stage. Nothing is routed here.
+//!
+//! Opening a model is native code that nothing can end. A load that takes longer than whoever asked for it
+//! allows ends the host, naming the package: it would keep every other load waiting for ever.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use selvedge_control::{Load, Loaded, Reason};
+use selvedge_control::{Load, Loaded, PackageRef, Reason};
 
 use super::Control;
 use super::refused::Refused;
 use crate::cases;
 use crate::clock;
+use crate::memory;
+use crate::runtime::Fatal;
 use crate::serve::served::Served;
 use crate::serve::table::dispose;
 
@@ -18,14 +24,26 @@ const MOST_PACKAGES: usize = 128;
 /// settings it is opened anew and staged beside.
 pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> {
     let _one_at_a_time = control.loading.lock().await;
+    let (package, patience) = (load.package.clone(), Duration::from_millis(load.patience_ms));
+    let loading = open_and_try(&control, load);
+    if patience.is_zero() {
+        return loading.await;
+    }
+    match tokio::time::timeout(patience, loading).await {
+        Ok(loaded) => loaded,
+        Err(_) => Err(hung(&control, package, patience)),
+    }
+}
+
+async fn open_and_try(control: &Control, load: Load) -> Result<Loaded, Refused> {
     let start = clock::now();
-    let package = load.package.clone();
+    let (package, purpose) = (load.package.clone(), load.purpose);
     let served = match control.serving.table.loaded(&package, &load.settings) {
         Some(served) => served,
-        None => open(&control, load).await?,
+        None => open(control, load).await?,
     };
     let load_ms = clock::now().duration_since(start).as_secs_f64() * 1e3;
-    let cases = match cases::run_all(&served.predictor).await {
+    let cases = match cases::run_all(&served.predictor, purpose).await {
         Ok(cases) => cases,
         Err(error) => {
             dispose(served).await;
@@ -41,6 +59,21 @@ pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> 
     Ok(Loaded { package, cases, load_ms })
 }
 
+/// Has the host end, from a thread that may wait.
+fn hung(control: &Control, package: PackageRef, patience: Duration) -> Refused {
+    let what = format!(
+        "opening package `{}` and running its cases took longer than {} s and cannot be stopped",
+        package.name,
+        patience.as_secs_f64()
+    );
+    let callback = Arc::clone(&control.fatal);
+    let fatal = Fatal { package, model: None, what: what.clone() };
+    if let Err(error) = std::thread::Builder::new().name("fatal".to_owned()).spawn(move || callback(fatal)) {
+        tracing::error!(%error, "a load that hangs cannot be reported");
+    }
+    Refused::new(Reason::Limit, what)
+}
+
 async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
     if control.serving.table.len() >= MOST_PACKAGES {
         return Err(Refused::new(Reason::Limit, format!("{MOST_PACKAGES} packages are loaded: unload one")));
@@ -50,6 +83,7 @@ async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
     }
     let opener = Arc::clone(&control.opener);
     let opening = tokio::task::spawn_blocking(move || {
+        let before = memory::own();
         let opened = opener.open(&load.directory, load.package.digest, &load.settings)?;
         let name = &opened.manifest().name;
         if *name != load.package.name {
@@ -58,7 +92,7 @@ async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
                 format!("the package is `{name}` and was asked for as `{}`", load.package.name),
             ));
         }
-        Ok(Served::new(opened, load.settings))
+        Ok(Served::new(opened, load.settings, before))
     });
     opening.await.map_err(|_| Refused::new(Reason::Internal, "opening the package panicked"))?
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
 
+use crate::runtime::FatalCallback;
 use crate::serve::Serving;
 use crate::serve::predictor::Opener;
 use journal::Journal;
@@ -38,4 +39,6 @@ pub struct Control {
     pub stop: watch::Sender<bool>,
     /// Held while a package is loaded.
     pub loading: Mutex<()>,
+    /// Called when opening a package does not end.
+    pub fatal: FatalCallback,
 }

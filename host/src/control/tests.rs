@@ -1,10 +1,11 @@
 //! The control socket over fake packages: load, route, unload, and what is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use selvedge_control::{HostStatus, Loaded, PackageState, path};
+use selvedge_control::{HostStatus, Loaded, PackageState, path, settings_digest};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 
@@ -21,6 +22,8 @@ struct Fixture {
     serving: Arc<Serving>,
     stop: watch::Receiver<bool>,
     router: Router,
+    /// Packages for which the host was to end.
+    fatal: Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
@@ -28,6 +31,7 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
     opener.packages.lock().unwrap().extend(packages.iter().map(|package| Arc::clone(package)));
     let serving = Serving::new(4);
     let (stop, stopped) = watch::channel(false);
+    let fatal: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
     let control = Arc::new(Control {
         serving: Arc::clone(&serving),
         opener: Arc::clone(&opener) as _,
@@ -36,8 +40,12 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
         http: "127.0.0.1:1".to_owned(),
         stop,
         loading: Mutex::new(()),
+        fatal: Arc::new({
+            let fatal = Arc::clone(&fatal);
+            move |named| fatal.lock().unwrap().push(named.package.name.to_string())
+        }),
     });
-    Fixture { opener, serving, stop: stopped, router: routes::router(control) }
+    Fixture { opener, serving, stop: stopped, router: routes::router(control), fatal }
 }
 
 fn package(version: &str, release: u64, behaviour: Behaviour) -> Arc<dyn Predictor> {
@@ -97,6 +105,9 @@ async fn loading_again_runs_the_cases_and_opens_nothing() {
     let mut other = load(&first);
     other["settings"] = json!({"threshold": "0.5"});
     post(&router, path::LOAD, other).await;
+    let said: HostStatus = serde_json::from_value(get(&router, path::STATUS).await.1).unwrap();
+    let with = [("threshold".to_owned(), "0.5".to_owned())].into();
+    assert_eq!(said.packages[0].settings, Some(settings_digest(&with)), "it says with which");
     assert_eq!(*opener.opened.lock().unwrap(), 2, "other settings");
     assert_eq!(states(get(&router, path::STATUS).await.1), [(1, PackageState::Staged)]);
 }
@@ -153,6 +164,73 @@ async fn a_case_over_its_time_fails() {
     let Fixture { router, .. } = fixture(&[&slow]);
     let (_, body) = post(&router, path::LOAD, load(&slow)).await;
     assert_eq!(body["cases"][0]["failure"], "no answer within 20 ms");
+}
+
+/// A load that does not end keeps nobody waiting: the host ends, and says for whom.
+#[tokio::test]
+async fn a_load_that_hangs_is_named() {
+    let never = Behaviour::Wait(Arc::new(tokio::sync::Semaphore::new(0)));
+    let (hangs, other) = (package("1.0.0", 1, never), package("2.0.0", 2, Behaviour::Echo));
+    let Fixture { router, fatal, .. } = fixture(&[&hangs, &other]);
+    let mut impatient = load(&hangs);
+    impatient["patience_ms"] = json!(50);
+    let (status, body) = post(&router, path::LOAD, impatient).await;
+    assert_eq!((status.as_u16(), &body["reason"]), (422, &json!("limit")), "{body}");
+    assert!(body["error"].as_str().unwrap().contains("longer than 0.05 s"), "{body}");
+    while fatal.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(*fatal.lock().unwrap(), ["m"]);
+    let mut patient = load(&other);
+    patient["patience_ms"] = json!(60_000);
+    assert_eq!(post(&router, path::LOAD, patient).await.0, StatusCode::OK);
+    assert_eq!(fatal.lock().unwrap().len(), 1);
+}
+
+/// A fake whose requests take these times, with so many cases and warm-up passes.
+fn timed(
+    ms: &[u64],
+    cases: usize,
+    warm_up: u64,
+) -> (Arc<dyn Predictor>, Arc<std::sync::Mutex<Vec<Duration>>>) {
+    let mut manifest = manifest("m", "1.0.0", 1, "FP32", &[-1]);
+    manifest["acceptance"] = json!({"cases": vec!["cases/a.json"; cases], "latency-ms": 50});
+    manifest["activation"] = json!({"warm-up": warm_up});
+    manifest["module"]["concurrency"] = json!(2);
+    let times = ms.iter().rev().map(|ms| Duration::from_millis(*ms)).collect();
+    let times = Arc::new(std::sync::Mutex::new(times));
+    (Fake::package(manifest, Behaviour::Times(Arc::clone(&times))), times)
+}
+
+#[tokio::test]
+async fn a_case_is_too_slow_when_it_is_so_every_time() {
+    let check = async |ms: &[u64], accepted: bool| {
+        let (fake, _) = timed(ms, 1, 0);
+        let Fixture { router, .. } = fixture(&[&fake]);
+        let loaded: Loaded = serde_json::from_value(post(&router, path::LOAD, load(&fake)).await.1).unwrap();
+        assert_eq!(loaded.accepted(), accepted, "{ms:?}: {loaded:?}");
+    };
+    check(&[300, 300, 0], true).await;
+    check(&[300, 300, 300], false).await;
+}
+
+/// On trial every case runs and is asked again by as many as may ask at once; what was accepted before
+/// runs one case, and more of them only while that takes no time.
+#[tokio::test]
+async fn a_trial_warms_up_and_a_return_is_brief() {
+    let asked = async |purpose: &str, ms: &[u64], cases: usize, warm_up: u64| {
+        let (fake, times) = timed(ms, cases, warm_up);
+        let Fixture { router, .. } = fixture(&[&fake]);
+        let mut body = load(&fake);
+        body["purpose"] = json!(purpose);
+        let (_, body) = post(&router, path::LOAD, body).await;
+        (body["cases"].as_array().unwrap().len(), ms.len() - times.lock().unwrap().len())
+    };
+    let none = [0; 40];
+    assert_eq!(asked("trial", &none, 3, 0).await, (3, 3));
+    assert_eq!(asked("trial", &none, 3, 2).await, (3, 3 + 2 * 3 * 2));
+    assert_eq!(asked("serve", &none, 3, 2).await, (3, 3), "no time passed");
+    assert_eq!(asked("serve", &[1100, 0, 0, 0], 3, 2).await, (1, 2), "slow, and once more for its latency");
 }
 
 #[tokio::test]

@@ -7,11 +7,10 @@
 pub mod model;
 pub mod seeded;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use selvedge_control::{ControlError, Loaded, PackageRef, ProbeResult, Reason};
+use selvedge_control::{ControlError, Loaded, PackageRef, ProbeResult, Purpose, Reason, Settings};
 
 use crate::cases;
 use crate::clock;
@@ -24,8 +23,8 @@ use crate::serve::predictor::Predictor;
 pub enum Target {
     /// An ONNX file.
     Model(PathBuf),
-    /// A package's directory.
-    Package(PathBuf),
+    /// A package's directory, and the settings to open it with.
+    Package(PathBuf, Settings),
 }
 
 /// Limits of the system for this process.
@@ -60,7 +59,9 @@ pub fn run(target: Target, options: RuntimeOptions) -> ProbeResult {
         .map_err(|error| refusal(Reason::Internal, format!("{:#}", anyhow::Error::from(error))))
         .and_then(|runtime| match target {
             Target::Model(file) => model::probe(&runtime, &file).map(ProbeResult::Model),
-            Target::Package(directory) => package(&runtime, &directory).map(ProbeResult::Package),
+            Target::Package(directory, settings) => {
+                package(&runtime, &directory, &settings).map(ProbeResult::Package)
+            }
         });
     result.unwrap_or_else(ProbeResult::Refused)
 }
@@ -70,20 +71,20 @@ fn refusal(reason: Reason, error: impl std::fmt::Display) -> ControlError {
 }
 
 /// Opens the package, whose digest is that of what lies there: whoever starts the probe has checked it.
-fn package(runtime: &Runtime, path: &Path) -> Result<Loaded, ControlError> {
+fn package(runtime: &Runtime, path: &Path, settings: &Settings) -> Result<Loaded, ControlError> {
     let refused = |error: crate::failure::OpenError| refusal(error.reason(), &error);
     let start = clock::now();
     let directory = Directory::read(path, None).map_err(refused)?;
     let package =
         PackageRef { name: directory.bundle().manifest().name.clone(), digest: directory.bundle().digest() };
-    let loaded = runtime.open_directory(directory, &BTreeMap::new()).map_err(refused)?;
+    let loaded = runtime.open_directory(directory, settings).map_err(refused)?;
     let load_ms = clock::now().duration_since(start).as_secs_f64() * 1e3;
     let cases = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| refusal(Reason::Internal, error))?
-        .block_on(cases::run_all(&(loaded as Arc<dyn Predictor>)))
+        .block_on(cases::run_all(&(loaded as Arc<dyn Predictor>), Purpose::Trial))
         .map_err(|error| refusal(Reason::BadCase, error))?;
     Ok(Loaded { package, cases, load_ms })
 }

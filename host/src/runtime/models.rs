@@ -80,7 +80,7 @@ impl Stuck {
     fn report(&self) {
         let fatal = Fatal {
             package: self.package.clone(),
-            model: self.model.clone(),
+            model: Some(self.model.clone()),
             what: format!(
                 "model `{}` of package `{}` ran on after its deadline and could not be stopped",
                 self.model, self.package.name

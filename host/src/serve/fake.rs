@@ -27,6 +27,8 @@ pub enum Behaviour {
     Wait(Arc<Semaphore>),
     /// As `Echo`, after blocking its thread until something is sent.
     Block(Arc<Mutex<mpsc::Receiver<()>>>),
+    /// As `Echo`, after these times, one for each request; the rest at once.
+    Times(Arc<Mutex<Vec<Duration>>>),
     /// Fails.
     Fail(PredictError),
     /// Gives nothing back.
@@ -106,6 +108,11 @@ impl Predictor for Fake {
                 }
                 Behaviour::Block(sent) => {
                     let _ = sent.lock().unwrap().recv();
+                    None
+                }
+                Behaviour::Times(times) => {
+                    let time = times.lock().unwrap().pop();
+                    tokio::time::sleep(time.unwrap_or_default()).await;
                     None
                 }
                 Behaviour::Fail(error) => return Err(error.clone()),

@@ -127,14 +127,15 @@ async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<V
     let deadline = deadline(model.deadline(), &request);
     let left = || deadline.saturating_sub(clock::now().duration_since(start));
     let pass = model.gate.enter(left()).await?;
+    let began = clock::now();
     let outputs = predict(model, request.inputs, &request.outputs, left(), pass).await;
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
             tracing::warn!(package = %manifest.name, version = %model.version, %failure, "no answer");
-            model.count(false);
+            model.failed();
         }
         Err(_) => {}
-        Ok(_) => model.count(true),
+        Ok(_) => model.answered(clock::now().duration_since(began)),
     }
     let answer = InferAnswer {
         model_name: manifest.name.to_string(),

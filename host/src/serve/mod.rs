@@ -11,6 +11,7 @@ pub mod failure;
 pub mod fake;
 pub mod gate;
 pub mod infer;
+pub mod latency;
 pub mod listen;
 pub mod locate;
 pub mod predictor;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use selvedge_control::{PackageRef, PackageState, PackageStatus};
-use selvedge_package::Manifest;
+use selvedge_control::{PackageRef, PackageState, PackageStatus, settings_digest};
+use selvedge_package::{Digest, Manifest};
 use tokio::sync::Notify;
 
 use super::gate::Gate;
+use super::latency::Latency;
 use super::predictor::Predictor;
 use crate::oip::metadata::provenance;
 use crate::oip::request::{Limits, Parameters};
@@ -36,6 +37,11 @@ pub struct Served {
     pub json_limit: usize,
     /// What its requests may hold.
     pub limits: Limits,
+    /// Digest of those settings.
+    settings_digest: Digest,
+    /// Bytes of the host's own memory before it was opened.
+    memory_before: u64,
+    latency: Latency,
     answered: AtomicU64,
     failed: AtomicU64,
     in_flight: AtomicUsize,
@@ -43,8 +49,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Takes an opened package over.
-    pub fn new(predictor: Arc<dyn Predictor>, settings: BTreeMap<String, String>) -> Arc<Self> {
+    /// Takes an opened package over. `memory_before` is what the host took before it was opened.
+    pub fn new(
+        predictor: Arc<dyn Predictor>,
+        settings: BTreeMap<String, String>,
+        memory_before: u64,
+    ) -> Arc<Self> {
         let manifest = predictor.manifest();
         let models = predictor.models().iter().map(|(name, digest)| (name.as_str(), *digest));
         Arc::new(Self {
@@ -53,7 +63,10 @@ impl Served {
             version: manifest.version.to_string(),
             json_limit: json_limit(manifest),
             limits: Limits::for_package(manifest.module.tensor_mib),
+            settings_digest: settings_digest(&settings),
             settings,
+            memory_before,
+            latency: Latency::default(),
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
@@ -82,14 +95,19 @@ impl Served {
         self.version == version || self.manifest().release.to_string() == version
     }
 
-    /// Counts a request that was answered well, or that failed by the package's fault.
-    pub fn count(&self, well: bool) {
-        let counter = if well { &self.answered } else { &self.failed };
-        counter.fetch_add(1, Ordering::Relaxed);
+    /// Counts a request that was answered well, and in what time.
+    pub fn answered(&self, took: Duration) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.latency.add(took);
     }
 
-    /// How it stands.
-    pub fn status(&self, state: PackageState) -> PackageStatus {
+    /// Counts a request that failed by the package's fault.
+    pub fn failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How it stands, where the host takes so many bytes of memory of its own.
+    pub fn status(&self, state: PackageState, memory: u64) -> PackageStatus {
         PackageStatus {
             package: self.reference(),
             version: self.version.clone(),
@@ -97,6 +115,9 @@ impl Served {
             state,
             requests: self.answered.load(Ordering::Relaxed),
             failures: self.failed.load(Ordering::Relaxed),
+            settings: Some(self.settings_digest),
+            latency_ms: self.latency.percentile(95).as_secs_f64() * 1e3,
+            memory: memory.saturating_sub(self.memory_before),
         }
     }
 

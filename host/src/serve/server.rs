@@ -14,7 +14,8 @@ use super::{Serving, routes, seats};
 use crate::control::hand_over::Copies;
 use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
-use crate::control::{self, Control, fatal};
+use crate::control::{self, Control, fatal as ending};
+use crate::runtime::FatalCallback;
 
 /// MiB that the bodies of all requests may hold together: at most this, and a quarter of the memory.
 const BODY_BUDGET_MIB: u64 = 512;
@@ -38,6 +39,7 @@ pub async fn run(
     listeners: Listeners,
     opener: Arc<dyn Opener>,
     journal: Arc<Journal>,
+    fatal: FatalCallback,
 ) -> std::io::Result<()> {
     let http = listeners.http.local_addr()?.to_string();
     let serving = Serving::new(body_budget_mib());
@@ -50,6 +52,7 @@ pub async fn run(
         http: http.clone(),
         stop: stop.clone(),
         loading: Mutex::new(()),
+        fatal,
     });
     watch_signals(Arc::clone(&serving), stop)?;
     tracing::info!(%http, status = path::STATUS, "serving");
@@ -105,7 +108,7 @@ fn watch_signals(serving: Arc<Serving>, stop: watch::Sender<bool>) -> std::io::R
         serving.drain();
         stop.send_replace(true);
         next().await;
-        fatal::end(INTERRUPTED);
+        ending::end(INTERRUPTED);
     });
     Ok(())
 }

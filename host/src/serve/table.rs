@@ -201,8 +201,9 @@ impl Table {
 
     /// Every package, by name, in the order of loading.
     pub fn status(&self) -> Vec<PackageStatus> {
+        let memory = memory::own();
         self.read(|packages| {
-            packages.values().flatten().map(|entry| entry.served.status(entry.state)).collect()
+            packages.values().flatten().map(|entry| entry.served.status(entry.state, memory)).collect()
         })
     }
 

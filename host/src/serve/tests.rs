@@ -21,7 +21,7 @@ fn fp32(version: &str, release: u64) -> Value {
 
 /// Stages and routes a package.
 fn put(serving: &Serving, predictor: Arc<dyn Predictor>) -> Vec<Arc<Served>> {
-    let served = Served::new(predictor, Default::default());
+    let served = Served::new(predictor, Default::default(), 0);
     serving.table.stage(Arc::clone(&served));
     serving.table.activate(&served.reference()).unwrap()
 }
@@ -318,7 +318,7 @@ async fn what_is_staged_does_not_answer_and_a_draining_one_can_come_back() {
     let serving = Serving::new(4);
     serving.announce();
     let router = routes::router(Arc::clone(&serving));
-    let first = Served::new(Fake::package(fp32("1.0.0", 1), Behaviour::Echo), Default::default());
+    let first = Served::new(Fake::package(fp32("1.0.0", 1), Behaviour::Echo), Default::default(), 0);
     serving.table.stage(Arc::clone(&first));
     assert_eq!(get(&router, "/v2/models/m").await.0, StatusCode::NOT_FOUND);
     assert_eq!(get(&router, "/v2/models/m/versions/1").await.0, StatusCode::NOT_FOUND);
@@ -374,7 +374,7 @@ async fn a_server_that_ends_says_so() {
 fn a_body_is_bounded_by_what_the_shapes_can_use() {
     let check = |datatype: &str, shape: &[i64], limit: usize| {
         let fake = Fake::package(manifest("m", "1.0.0", 1, datatype, shape), Behaviour::Echo);
-        assert_eq!(Served::new(fake, Default::default()).json_limit, limit);
+        assert_eq!(Served::new(fake, Default::default(), 0).json_limit, limit);
     };
     check("FP32", &[-1], 1 << 20);
     check("BYTES", &[1], 1 << 20);

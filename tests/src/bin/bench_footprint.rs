@@ -121,8 +121,13 @@ fn host(package: &Path, cache: &Path, sample: &[u8]) -> Measured {
     let digest = Digest::of(&fs::read(package.join("package.json")).expect("a package has its manifest"));
     let name = "file-type".parse().expect("it is a name");
     let reference = PackageRef { name, digest };
-    let load =
-        Load { package: reference.clone(), directory: package.to_owned(), settings: Default::default() };
+    let load = Load {
+        package: reference.clone(),
+        directory: package.to_owned(),
+        settings: Default::default(),
+        purpose: Default::default(),
+        patience_ms: 0,
+    };
     wait::until("the host to load", || runtime.block_on(client.load(&load, PATIENCE)));
     runtime.block_on(client.activate(&reference, PATIENCE)).expect("it is loaded");
     let url = format!("http://{address}/v2/models/file-type/raw");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use selvedge_control::{ProbeResult, Reason};
+use selvedge_control::{ProbeResult, Purpose, Reason};
 use selvedge_host::cases;
 use selvedge_host::probe::{self, Target};
 use selvedge_host::serve::predictor::Predictor;
@@ -22,7 +22,7 @@ fn probe_model(files: &[(&str, &[u8])]) -> ProbeResult {
 }
 
 fn probe_package(path: &Path) -> ProbeResult {
-    probe::run(Target::Package(path.to_owned()), options())
+    probe::run(Target::Package(path.to_owned(), Default::default()), options())
 }
 
 #[test]
@@ -127,6 +127,6 @@ fn cases_run_against_a_loaded_package() {
     });
     let package = Package::identity().file("cases/one.json", case.to_string()).write();
     let loaded: Arc<dyn Predictor> = package.open().unwrap();
-    let results = executor().block_on(cases::run_all(&loaded)).unwrap();
+    let results = executor().block_on(cases::run_all(&loaded, Purpose::Trial)).unwrap();
     assert_eq!((results.len(), results[0].failure.as_deref()), (1, None));
 }

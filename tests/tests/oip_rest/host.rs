@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use selvedge_control::client::{Client, ClientError};
-use selvedge_control::{HostStatus, Load, Loaded, PackageRef};
+use selvedge_control::{HostStatus, Load, Loaded, PackageRef, Purpose};
 use selvedge_package::Manifest;
 use selvedge_package::bundle::Builder;
 use selvedge_tests::process;
@@ -111,6 +111,8 @@ impl Written {
             package: self.package.clone(),
             directory: self.directory.path().to_owned(),
             settings: BTreeMap::new(),
+            purpose: Purpose::Trial,
+            patience_ms: 0,
         }
     }
 }

@@ -1,0 +1,48 @@
+//! Who is held to have brought the host down, where it did not say itself.
+//!
+//! What it was opening when it broke, or what is on trial in it, since that is what has changed; the only
+//! package, where there is only one. A host that the kernel killed for want of memory has broken, too. One
+//! that was killed by somebody else has not: what is on trial starts again, a bounded number of times, but
+//! what is committed and was being opened is counted, or it would be opened and killed for ever.
+
+use selvedge_deployment::{Phase, Stage};
+use selvedge_package::Digest;
+
+use super::Activation;
+use super::operate::{Operation, Role};
+use crate::supervise::Fate;
+
+impl Activation {
+    /// The release that is held to have ended the host.
+    pub(super) fn blamed(&self, fate: Fate) -> Option<Digest> {
+        let loading = self.operation.as_ref().and_then(Operation::loading);
+        let broke = match fate {
+            Fate::Faulted | Fate::Starved => true,
+            Fate::Killed => self.memory_ran_out(),
+            Fate::Orderly => return None,
+        };
+        match loading {
+            Some((digest, role)) if broke || role == Role::Committed => Some(digest),
+            Some(_) => None,
+            None if broke => self.on_trial().or_else(|| self.host.only_one()),
+            None => None,
+        }
+    }
+
+    /// Whether the kernel has killed something for want of memory since the host was last looked at.
+    fn memory_ran_out(&self) -> bool {
+        self.parts.memory.kills().zip(self.kills).is_some_and(|(now, then)| now > then)
+    }
+
+    /// The release on trial that the host has open.
+    fn on_trial(&self) -> Option<Digest> {
+        self.state.slots.iter().find_map(|(name, slot)| match &slot.stage {
+            Stage::Trial { release, phase: Phase::Accepted | Phase::Probation { .. }, .. }
+                if self.host.find(name, &release.digest).is_some() =>
+            {
+                Some(release.digest)
+            }
+            _ => None,
+        })
+    }
+}
