@@ -119,7 +119,8 @@ fn check(held: &[Vec<(Held, u8)>]) {
                 Held::Previous => slot.previous = Some((release, Rules::default())),
                 Held::Staged => {
                     slot.wanted = Some(release.clone());
-                    slot.stage = Stage::Staged { release, rules: Rules::default(), attempts: 0 };
+                    slot.stage =
+                        Stage::Staged { release, rules: Rules::default(), attempts: 0, proved_ms: 0 };
                 }
                 Held::Fetching => {
                     slot.wanted = Some(release.clone());

@@ -11,7 +11,6 @@ use super::carry::OpenError;
 use super::operate::{Answer, Role, Tried, Work};
 use super::rest::Rest;
 use super::{Activation, HostView, now_ms};
-use crate::clock;
 use crate::failure::chain;
 use crate::store::{Partial, StoreError};
 use crate::supervise::Probed;

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod probation;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
