@@ -118,11 +118,14 @@ pub async fn run_on(
     logs: Logs,
 ) -> Result<(), DaemonError> {
     let system = |action| move |source| DaemonError::System { action, source };
+    let mut notify = Notify::from_environment();
     // Before the signals: while it waits for the directory they simply end it.
     let _lock = loop {
         match Lock::take(&config.data, LOCK).map_err(DaemonError::from) {
             Err(error) if error.is_disk() => {
-                tracing::error!("{}: waiting for the disk before the start", chain(&error));
+                let why = format!("{}: waiting for the disk before the start", chain(&error));
+                tracing::error!("{why}");
+                notify.starting(&why, START * 6);
                 tokio::time::sleep(START).await;
             }
             taken => break taken?,
@@ -130,7 +133,6 @@ pub async fn run_on(
     };
     let mut terminate = signal(SignalKind::terminate()).map_err(system("listen for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("listen for SIGINT"))?;
-    let mut notify = Notify::from_environment();
     let (mut daemon, mut sources) = loop {
         match Daemon::start(&ground, &config, enrolment.clone(), logs.clone()).await {
             // It has written nothing down then. A host that runs goes on serving.

@@ -4,6 +4,7 @@
 //! Connecting to it may be what starts the host. How a host ended is told by the unit's `ExecStopPost`
 //! (`selvedge-agent host-ended`), since only systemd was its parent.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ use crate::failure::chain;
 
 /// Where the unit's note lies in the data directory: the host's own part of it.
 const NOTE: &str = "host/ended.json";
+/// Largest note that is read, in bytes.
+const LARGEST_NOTE: u64 = 4096;
 /// Longest wait for the note, and time between two looks.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_millis(50));
 
@@ -48,7 +51,9 @@ impl Ended {
     }
 
     fn read(path: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+        let mut text = Vec::new();
+        std::fs::File::open(path).ok()?.take(LARGEST_NOTE).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
     fn ending(&self) -> Ending {
