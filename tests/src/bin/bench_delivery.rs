@@ -154,7 +154,7 @@ fn on_a_slow_link(report: &mut Report, slow: bool, cut: bool) {
         if target["online"] == true { Ok(()) } else { Err(target) }
     });
     let (address, bytes) = (format!("{HERE}:9000"), SLOW_BYTES.to_string());
-    let serving = Serving::start(&["tcp-serve", &address, &bytes]);
+    let _serving = Serving::start(&["tcp-serve", &address, &bytes]);
     println!("{:<34} {:>10} {:>10} {:>12}", "1 Mbit/s, 300 ms, 2 % loss", "s", "kB/s", "on the link");
     let before = link.passed();
     let took = seconds(&link.within(), &["tcp-get", &address, &bytes]);

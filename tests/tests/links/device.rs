@@ -11,6 +11,10 @@ use selvedge_tests::stack::{Stack, agent_status, free_address, reported};
 use selvedge_tests::{command::Selvedge, packages, wait};
 use serde_json::Value;
 
+/// Longest silence towards the broker, in seconds, and the shortest that an agent takes: a link that is
+/// dead one way is noticed soon after.
+const KEEP_ALIVE: u32 = 10;
+
 /// Dropping it ends agent and host.
 pub struct Device {
     pub name: String,
@@ -31,6 +35,9 @@ impl Device {
         let mut command = Command::new(program("selvedge-agent"));
         command.args(["run", "--http", &free_address(), "--enrolment", &file, "--data"]).arg(&data);
         command.arg("--host-binary").arg(program("selvedge-host"));
+        let config = stack.path(&format!("{name}.toml"));
+        std::fs::write(&config, format!("keep-alive-seconds = {KEEP_ALIVE}\n")).unwrap();
+        command.args(["--config", &config]);
         let agent = Process::start(name, &mut command, &stack.dir.path().join(format!("{name}.log")));
         Self { name: name.to_owned(), data, agent: Some(agent) }
     }

@@ -19,7 +19,7 @@ use crate::device::{Device, release_files};
 const DEVICES: u64 = 10;
 /// Files of the package; its manifest, model and indexes come on top.
 const FILES: u64 = 50;
-const LARGEST: u64 = 400_000;
+const LARGEST: u64 = 700_000;
 /// Five of a hundred blocks.
 const AGAIN: f64 = 0.05;
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -29,11 +29,11 @@ fn weather(chance: &Chance) -> (Weather, Manners) {
     let weather = Weather {
         delay: Duration::from_millis(1 + chance.below(80)),
         rate: 300_000 + chance.below(1_700_000),
-        cut_every: 2_000_000 + chance.below(4_000_000),
+        cut_every: 6_000_000 + chance.below(8_000_000),
         away: Duration::from_millis(chance.below(1500)),
-        silent_every: 4_000_000 + chance.below(8_000_000),
+        silent_every: 10_000_000 + chance.below(20_000_000),
     };
-    let manners = Manners { drop: chance.below(20), double: chance.below(20), reorder: chance.below(30) };
+    let manners = Manners { drop: chance.below(10), double: chance.below(20), reorder: chance.below(10) };
     (weather, manners)
 }
 
