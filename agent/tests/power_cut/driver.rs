@@ -145,6 +145,7 @@ impl Part {
             life.until("answer without a registry", |life| !life.host.lock().unwrap().serving().is_empty())
                 .await?;
         }
+        life.until("a ready host", |life| life.host.lock().unwrap().ready).await?;
         life.connected()?;
         for (n, offer) in self.offers.iter().enumerate() {
             // The registry offers nothing that the device says it has.
@@ -244,12 +245,13 @@ impl Part {
     fn sweep(&self, name: &str) -> usize {
         let mut counts = BTreeMap::new();
         let mut twice = 0;
-        for (moment, loss) in [
-            (Moment::Before, Loss::Everything),
-            (Moment::Middle, Loss::Some(0)),
-            (Moment::After, Loss::Everything),
-        ] {
-            for operation in 0.. {
+        for operation in 0.. {
+            let mut ended = 0;
+            for (moment, loss) in [
+                (Moment::Before, Loss::Everything),
+                (Moment::Middle, Loss::Some(0)),
+                (Moment::After, Loss::Everything),
+            ] {
                 let seed = operation * 2_654_435_761 + 17;
                 let loss = if loss == Loss::Some(0) { Loss::Some(seed) } else { loss };
                 let disk = self.before.copy();
@@ -258,7 +260,8 @@ impl Part {
                 let result = self.run(&disk, &mut promised);
                 if !disk.is_dead() {
                     result.unwrap_or_else(|error| panic!("{name}: {error}"));
-                    break;
+                    ended += 1;
+                    continue;
                 }
                 *counts.entry(format!("{moment:?}")).or_insert(0) += 1;
                 let what = format!("{name}, operation {operation}, {moment:?}, {loss:?}");
@@ -280,13 +283,14 @@ impl Part {
                 self.run(&disk, &mut after).unwrap_or_else(|error| panic!("{what}: {error}"));
                 self.holds(&disk, &after, &what);
             }
+            if ended == 3 {
+                break;
+            }
         }
         let points: usize = counts.values().sum();
         println!(
             "{name}: {points} cut points ({counts:?}), none skipped; {twice} cut again while recovering"
         );
-        let each: BTreeSet<_> = counts.values().collect();
-        assert_eq!((each.len(), counts.len()), (1, 3), "as many before, in the middle and after");
         points
     }
 }
