@@ -1,6 +1,6 @@
 //! The plan of a transfer, event by event.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use selvedge_package::Digest;
@@ -116,8 +116,13 @@ fn lost_blocks_are_asked_for_again_after_a_timeout_that_grows() {
     let mut plan = connected(size);
     let mut at = ms(0);
     let mut waits = Vec::new();
-    for _ in 0..12 {
-        assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+    // The first request, then one block at a time; at the end the last one again.
+    for round in 0..12 {
+        let asked = numbers(&asks(&mut plan, at), size);
+        match round {
+            0 => assert_eq!(asked, [0, 1]),
+            _ => assert_eq!(asked, [(round + 1).min(6)]),
+        }
         let wake = plan.wake_at().expect("a timeout");
         plan.step(wake - ms(1), Event::Tick);
         assert_eq!(plan.ask(wake - ms(1), u32::MAX), None, "too early");
@@ -139,15 +144,51 @@ fn a_registry_that_is_back_is_asked_at_once() {
         at = plan.wake_at().expect("a timeout");
         plan.step(at, Event::Tick);
     }
-    assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+    assert_eq!(numbers(&asks(&mut plan, at), size), [6]);
     at += ms(10);
     plan.step(at, Event::Heard);
-    assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+    assert_eq!(numbers(&asks(&mut plan, at), size), [6], "whether it answers");
     let patience = plan.wake_at().expect("a timeout") - at;
     assert!(patience < Duration::from_secs(5), "{patience:?}");
     // A healthy transfer is not disturbed by it.
     plan.step(at + ms(1), Event::Heard);
     assert_eq!(plan.ask(at + ms(1), u32::MAX), None);
+    // It does, and nothing else comes: that is lost, and asked for again.
+    deliver(&mut plan, at + ms(50), 6);
+    at = plan.wake_at().expect("an end of the grace");
+    plan.step(at, Event::Tick);
+    assert_eq!(numbers(&asks(&mut plan, at), size), [0, 1]);
+}
+
+#[test]
+fn what_a_link_holds_back_is_not_asked_for_again() {
+    let size = 3_000_000;
+    let mut plan = connected(size);
+    let mut at = ms(0);
+    let mut flight: VecDeque<u32> = numbers(&asks(&mut plan, at), size).into();
+    let mut seen = BTreeSet::new();
+    let mut came = |plan: &mut Plan, at, number| {
+        assert!(seen.insert(number), "block {number} twice");
+        deliver(plan, at, number);
+    };
+    for _ in 0..60 {
+        at += ms(30);
+        came(&mut plan, at, flight.pop_front().expect("something is asked"));
+        flight.extend(numbers(&asks(&mut plan, at), size));
+    }
+    // Nothing for twenty seconds, then all of it, in order.
+    let end = at + ms(20_000);
+    while let Some(wake) = plan.wake_at().filter(|wake| *wake < end) {
+        plan.step(wake, Event::Tick);
+        flight.extend(numbers(&asks(&mut plan, wake), size));
+    }
+    at = end;
+    while let Some(number) = flight.pop_front() {
+        at += ms(1);
+        came(&mut plan, at, number);
+        flight.extend(numbers(&asks(&mut plan, at), size));
+    }
+    assert!(plan.is_complete());
 }
 
 #[test]

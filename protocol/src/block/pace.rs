@@ -105,9 +105,13 @@ impl Pace {
         }
     }
 
-    /// Nothing came in time.
+    /// Nothing came in time. The link may just stand still: what it can do is not forgotten for that.
     pub fn timed_out(&mut self) {
         self.silent = self.silent.saturating_add(1);
+    }
+
+    /// What was asked for is lost on a link that works: it was too much, perhaps.
+    pub fn lost(&mut self) {
         self.forget();
     }
 
@@ -253,6 +257,7 @@ mod tests {
         assert!(last < Duration::from_secs(1));
         for _ in 0..30 {
             pace.timed_out();
+            pace.lost();
             let next = pace.timeout(FIRST_WINDOW, 0.0);
             assert!(next >= last && next <= LONGEST_TIMEOUT);
             last = next;

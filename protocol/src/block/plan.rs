@@ -1,9 +1,10 @@
 //! The device's side: which blocks to ask for next, and when to ask again. Pure: time is in events.
 //!
 //! Blocks are asked for from the lowest missing chunk upwards, within a bounded number of open
-//! chunks, so that whoever assembles them needs bounded memory. Lost blocks are noticed by a
-//! timeout, or sooner when the answers to two later requests have begun to arrive. Nothing here
-//! gives up, except that it counts how often the other side said that it does not know the blob.
+//! chunks, so that whoever assembles them needs bounded memory. Silence mostly means that TCP stands
+//! still, with everything that was sent in it: so a timeout asks for one block more, and only when that
+//! has come, and nothing else for a while, is what was asked before it taken for lost. It is, too, when
+//! the answers to two later requests have begun to arrive. Nothing here gives up, except that it counts how often the other side said that it does not know the blob.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -64,6 +65,8 @@ pub struct Plan {
     /// Blocks asked for more than once: their arrival measures nothing.
     again: BTreeSet<u32>,
     in_flight: u32,
+    /// Whether one block is to be asked for, to see whether anybody answers.
+    probe: bool,
     pace: Pace,
     connected: bool,
     paused_until: Option<Duration>,
@@ -80,6 +83,10 @@ struct Request {
     deadline: Duration,
     patience: Duration,
     begun: bool,
+    /// Whether it was sent to see whether anybody answers.
+    probe: bool,
+    /// Whether a later probe was answered: what does not come soon does not come.
+    doubted: bool,
     outstanding: u32,
 }
 
@@ -99,6 +106,7 @@ impl Plan {
             next_request: 0,
             again: BTreeSet::new(),
             in_flight: 0,
+            probe: false,
             pace: Pace::new(),
             connected: false,
             paused_until: None,
@@ -202,9 +210,8 @@ impl Plan {
                 }
             }
             Event::Heard => {
-                if self.pace.hopeful() {
-                    self.give_up_all();
-                }
+                // Blocks may be behind what was heard: whether they are is asked.
+                self.probe |= self.pace.hopeful() && !self.requests.is_empty();
             }
             Event::Tick => {}
         }
@@ -227,26 +234,36 @@ impl Plan {
             return None;
         }
         self.paused_until = None;
+        if std::mem::take(&mut self.probe)
+            && let Some(number) = self.probe_block()
+        {
+            return Some(self.request(at, &[number], true));
+        }
         if self.pace.draining(at, self.in_flight) || self.in_flight > self.pace.window() / 2 {
             return None;
         }
         let block = self.layout.block_size().bytes();
         let room = ((self.pace.window() - self.in_flight) / block).max(1).min(blocks);
         let wanted = self.choose(room as usize);
-        let (&first, &last) = (wanted.first()?, wanted.last()?);
+        (!wanted.is_empty()).then(|| self.request(at, &wanted, false))
+    }
+
+    /// Asks for these, lowest first.
+    fn request(&mut self, at: Duration, wanted: &[u32], probe: bool) -> Need {
+        let (first, last) = (wanted.first().copied().unwrap_or(0), wanted.last().copied().unwrap_or(0));
         let mut missing = vec![0; (last - first) as usize / 8 + 1];
-        for &number in &wanted {
+        for &number in wanted {
             missing[(number - first) as usize / 8] |= 1 << ((number - first) % 8);
         }
-        self.note_request(at, &wanted);
-        Some(Need {
+        self.note_request(at, wanted, probe);
+        Need {
             transfer: self.transfer,
             digest: self.digest,
-            block,
+            block: self.layout.block_size().bytes(),
             first,
             missing,
             count: wanted.len() as u32,
-        })
+        }
     }
 
     /// When to send a [`Event::Tick`] and ask again, if nothing else happens before.
@@ -284,8 +301,18 @@ impl Plan {
         request.outstanding -= 1;
         let sample = fresh.then_some(request.sent);
         self.pace.arrived(at, length, sample, first);
-        // Answers keep their order on almost every way: two requests further on, it is lost.
-        self.give_up(|request| request.id + 2 <= id);
+        if request.probe {
+            // Somebody answers. What was asked before is there soon, or not at all.
+            let grace = self.pace.timeout(0, 0.0);
+            for older in self.requests.iter_mut().filter(|older| older.id < id) {
+                older.doubted = true;
+                older.deadline = older.deadline.min(at + grace);
+                older.patience = older.patience.min(grace);
+            }
+        } else {
+            // Answers keep their order on almost every way: two requests further on, it is lost.
+            self.give_up(|request| request.id + 2 <= id);
+        }
         self.requests.retain(|request| request.outstanding > 0);
     }
 
@@ -299,8 +326,41 @@ impl Plan {
         if late.is_empty() {
             return;
         }
-        self.give_up(|request| late.contains(&request.id));
-        self.pace.timed_out();
+        let lost = |request: &Request| request.doubted && late.contains(&request.id);
+        if self.requests.iter().any(lost) {
+            self.give_up(lost);
+            self.pace.lost();
+        }
+        if self.requests.iter().any(|request| late.contains(&request.id)) {
+            self.pace.timed_out();
+            let jitter = self.random();
+            let again = at + self.pace.timeout(self.in_flight, jitter);
+            for request in &mut self.requests {
+                request.deadline = request.deadline.max(again);
+            }
+            self.probe = true;
+        }
+    }
+
+    /// A block whose answer shows that somebody answers: one never asked for. Where there is none, the
+    /// last that was asked for: where its first answer comes, all before it have come.
+    fn probe_block(&mut self) -> Option<u32> {
+        let fresh = self.window().flat_map(|chunk| self.layout.blocks_of(chunk)).find(|&number| {
+            let held = self.open.get(&(number / self.layout.per_chunk())).copied().unwrap_or(0);
+            held & self.bit(number) == 0 && !self.asked.contains_key(&number) && !self.again.contains(&number)
+        });
+        if fresh.is_some() {
+            return fresh;
+        }
+        let (&number, &id) = self.asked.iter().next_back()?;
+        self.asked.remove(&number);
+        self.in_flight -= self.length(number);
+        self.again.insert(number);
+        for request in self.requests.iter_mut().filter(|request| request.id == id) {
+            request.outstanding -= 1;
+        }
+        self.requests.retain(|request| request.outstanding > 0);
+        Some(number)
     }
 
     /// A request waits for as long as blocks keep coming: a slower link is no loss.
@@ -326,7 +386,7 @@ impl Plan {
         wanted
     }
 
-    fn note_request(&mut self, at: Duration, wanted: &[u32]) {
+    fn note_request(&mut self, at: Duration, wanted: &[u32], probe: bool) {
         let id = self.next_request;
         self.next_request += 1;
         let sent = self.pace.sent(at);
@@ -342,6 +402,8 @@ impl Plan {
             deadline: at + self.pace.timeout(self.in_flight, jitter),
             patience,
             begun: false,
+            probe,
+            doubted: false,
             outstanding: wanted.len() as u32,
         });
     }
