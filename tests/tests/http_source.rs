@@ -19,9 +19,17 @@ const INPUT: &str = r#"{"inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"d
 
 /// A stack whose agent's traffic with the broker is counted, and a web server of an empty folder.
 fn stack() -> (Stack, Web, Wire) {
+    stack_with("")
+}
+
+/// The same, with lines in the agent's configuration.
+fn stack_with(configuration: &str) -> (Stack, Web, Wire) {
     let mut stack = Stack::without_agent_over(Broker::Embedded);
     let wire = Wire::to(stack.broker_address());
     stack.agents_broker = wire.address.clone();
+    let file = stack.path("agent.toml");
+    std::fs::write(&file, configuration).unwrap();
+    stack.agent_arguments = vec!["--config".to_owned(), file];
     stack.start_agent();
     let root = stack.dir.path().join("web");
     std::fs::create_dir_all(&root).unwrap();
@@ -160,5 +168,36 @@ fn an_agent_that_is_killed_goes_on_where_it_was() {
     stack.wait_ready("kill", "1.0.0");
     // What the server had sent and nobody had taken yet was sent for nothing.
     assert!(web.given() < 6_000_000 + 3_000_000, "{} bytes", web.given());
+    blobs_are_right(&stack);
+}
+
+#[test]
+fn an_owner_who_wants_no_web_server_asked_has_all_over_mqtt() {
+    let (stack, web, _wire) = stack_with("http-sources = 'never'");
+    release(&stack, &web, "never", 300_000);
+    deploy(&stack, "never", 1);
+    stack.wait_committed("never", 1);
+    assert_eq!((web.heads().len(), web.connections().0), (0, 0));
+}
+
+#[test]
+fn a_data_budget_holds_over_http_too() {
+    let (mut stack, web, _wire) = stack_with("data-budget-mib = 4");
+    release(&stack, &web, "budget", 9_000_000);
+    deploy(&stack, "budget", 1);
+    wait::until("the budget to be used up", || {
+        let status = stack.agent_status();
+        if status.to_string().contains("are used up") { Ok(()) } else { Err(status) }
+    });
+    let given = web.given();
+    println!("{given} bytes over HTTP of a budget of {}", 4 << 20);
+    assert!((1_000_000..4 << 20).contains(&given), "{given} bytes over HTTP");
+    // Without one it goes on where it was.
+    stack.agent().kill();
+    stack.agent = None;
+    stack.agent_arguments = Vec::new();
+    stack.start_agent();
+    stack.wait_committed("budget", 1);
+    assert!(web.given() < 9_000_000 + (4 << 20), "{} bytes", web.given());
     blobs_are_right(&stack);
 }

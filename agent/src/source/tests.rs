@@ -1,14 +1,18 @@
 //! Blobs from a real web server on loopback that behaves as it should, and as it should not, into the
 //! device's own store.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use selvedge_mqtt::TlsTime;
+use selvedge_package::Origin;
 use selvedge_package::chunks::{ChunkIndex, Indexed};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::address::Address;
+use super::trouble::Rests;
 use super::web::{Manner, Web};
 use super::*;
 use crate::clock;

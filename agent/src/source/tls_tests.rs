@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::tests::{Bench, HASTE, bytes};
+use super::trouble::Rests;
 use super::web::Manner;
 use super::*;
 
