@@ -120,7 +120,9 @@ impl Job {
         let least = span.offset + u64::from(span.length);
         let found = self.lacks.partition_point(|lack| lack.end <= span.offset);
         let lack = self.lacks.get(found).filter(|lack| lack.contains(&span.offset));
-        let part = PART.min(self.shared.most.load(Ordering::Relaxed));
+        // Whole blocks: one that is cut in two costs two requests.
+        let block = u64::from(span.length).max(1);
+        let part = PART.min(self.shared.most.load(Ordering::Relaxed)) / block * block;
         lack.map_or(least, |lack| lack.end.min(span.offset + part)).clamp(least, self.size.max(least))
     }
 
