@@ -67,9 +67,12 @@ pub fn watch(stack: &Stack, release: u64, limit: Duration) -> Came {
         if fetching {
             began.get_or_insert_with(clock::now);
             bytes = bytes.max(total);
-            if total > 0 && pending["bytes"].as_u64() >= Some(total) {
-                arrived.get_or_insert_with(clock::now);
-            }
+            // Between manifest and files everything that is known of so far is there, too.
+            arrived = if pending["bytes"].as_u64() < Some(total) {
+                None
+            } else {
+                arrived.or_else(|| Some(clock::now()))
+            };
         } else if let Some(began) = began {
             let now = clock::now();
             let came = Came { bytes, arrived: arrived.unwrap_or(now) - began, done: now - began };
