@@ -35,7 +35,11 @@ const PARTS: [Part; 5] = [
     Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
     Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
     Part { name: "links", filter: "package(selvedge-tests) & binary(links)", end: End::Counts },
-    Part { name: "power-cut", filter: "test(/power_cut/) | binary(/power_cut/)", end: End::Counts },
+    Part {
+        name: "power-cut",
+        filter: "test(/power_cut/) | binary(/power_cut/) | binary(killed_in_update)",
+        end: End::Counts,
+    },
     Part {
         name: "swap",
         filter: "package(selvedge-tests) & binary(swap) | package(selvedge-deployment)",
