@@ -11,8 +11,6 @@ use crate::onnx_writer::{self, Element, Extent};
 pub const RUN_AWAY: &str = r#"{"inputs":[{"name":"n","datatype":"INT64","shape":[1],"data":[3000]}]}"#;
 /// Request for which it asks for more memory than there are addresses: an error, and that at once.
 pub const FAIL: &str = r#"{"inputs":[{"name":"n","datatype":"INT64","shape":[1],"data":[10000000000]}]}"#;
-/// Request after which the model of [`divider`] ends its process in native code.
-pub const CRASH: &str = r#"{"inputs":[{"name":"n","datatype":"INT64","shape":[1],"data":[0]}]}"#;
 /// A request that it answers at once.
 pub const BEHAVE: &str = r#"{"inputs":[{"name":"n","datatype":"INT64","shape":[1],"data":[4]}]}"#;
 
@@ -80,21 +78,6 @@ pub fn runaway_with(folder: &Path, name: &str, version: &str, n: i64, more: &str
     });
     let manifest = RUNAWAY.replace("NAME", name).replace("VERSION", version) + more;
     write(folder, &manifest, &runaway_model(), &case);
-}
-
-/// A package whose golden case passes, while one request makes native code divide by zero: the processor
-/// ends the host, which can say nothing about it. `more` is added to its manifest.
-pub fn divider(folder: &Path, name: &str, version: &str, more: &str) {
-    use onnx_writer::{graph, initializer, model, node, value};
-    let tensor =
-        |name: &str, value: i64| json!({"name": name, "datatype": "INT64", "shape": [1], "data": [value]});
-    let case = json!({"name": "golden", "inputs": [tensor("n", 2)], "outputs": [tensor("y", 3)]});
-    let six = initializer("six", Element::Int64, &[1], &6_i64.to_le_bytes());
-    let (n, y) = (value("n", Element::Int64, &[1.into()]), value("y", Element::Int64, &[1.into()]));
-    let bytes = model(graph([node("Div", &["six", "n"], &["y"])], [six], [n], [y]));
-    let manifest =
-        RUNAWAY.replace("NAME", name).replace("VERSION", version).replace("[-1, -1]", "[1]") + more;
-    write(folder, &manifest, &bytes, &case);
 }
 
 /// `y = a · a`, `a` an `n` × `n` matrix of ones: int64 `n` [1] → int64 [`n`, `n`].

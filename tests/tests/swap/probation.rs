@@ -2,9 +2,11 @@
 //! the rules of the signed package alone, and says so when it is back. A crash, a hang and failing requests
 //! cost the release on trial, nothing else.
 
+use rustix::process::Signal;
 use selvedge_tests::packages::{deploy, release_folder};
+use selvedge_tests::process::send;
 use selvedge_tests::stack::{Stack, reported};
-use selvedge_tests::versions::{self, BEHAVE, CRASH, FAIL, RUN_AWAY};
+use selvedge_tests::versions::{self, BEHAVE, FAIL, RUN_AWAY};
 use selvedge_tests::wait;
 use serde_json::Value;
 
@@ -120,11 +122,12 @@ fn a_hang_on_probation_costs_the_release_on_trial() {
     taken_back(&stack, "host-died");
 }
 
-/// Native code crashes, with two packages in the host: what is on trial is held to have done it.
+/// The host aborts, as it does by native code's hand, with two packages in it and nothing said: what is on
+/// trial is held to have done it.
 #[test]
 fn a_crash_on_probation_costs_the_release_on_trial() {
-    let stack = on_probation(|folder| versions::divider(folder, "runner", "2.0.0", RULES));
-    let _ = stack.post(PATH, CRASH);
+    let stack = on_probation(|folder| versions::runaway_with(folder, "runner", "2.0.0", 2, RULES));
+    send(stack.host_id().unwrap(), Signal::ABORT);
     taken_back(&stack, "host-died");
 }
 
