@@ -306,3 +306,36 @@ fn what_was_named_for_a_crash_is_served_last() {
     let state = feed(state, [Event::HostDied { suspects: vec![release(0, 1).digest], now_ms: 0 }]);
     assert_eq!(plan(&state)[1], Effect::Serve(first, release(0, 1)));
 }
+
+/// What is noted of a probation outlives a death that nobody announced, and an end in order forgives one
+/// start, not all of them.
+#[test]
+fn a_cut_probation_keeps_its_eighths_and_one_forgiven_start() {
+    let rules = Rules { probation_ms: 6400, ..Rules::default() };
+    let [_, _, begin, accepted, activated] = install(2, 2);
+    let again = |state, now_ms| {
+        let died = Event::HostDied { suspects: Vec::new(), now_ms };
+        feed(state, [died, begin.clone(), accepted.clone(), activated.clone()])
+    };
+    let state = on_probation(feed(State::default(), install(1, 1)), 2, 2, rules);
+    let noted = feed(state, [proved(2, Measured::default(), 799), proved(2, Measured::default(), 801)]);
+    let third = again(again(noted, 802), 0);
+    let stage = |state: &State| match &state.slots[&name(0)].stage {
+        Stage::Trial { attempt, phase: Phase::Probation { until_ms }, .. } => (*attempt, *until_ms),
+        stage => panic!("{stage:?}"),
+    };
+    assert_eq!(stage(&third), (3, 6400 - 801));
+    assert_eq!(stage(&feed(third.clone(), [Event::Stopping { now_ms: 99 }])), (3, 5599), "no headway");
+    assert_eq!(stage(&feed(third, [Event::Stopping { now_ms: 100 }])), (2, 5599));
+}
+
+/// The release before is below the floor that the one after it has set: it does not come back.
+#[test]
+fn nothing_below_the_floor_takes_over() {
+    let state = feed(State::default(), install(2, 1).into_iter().chain(install(4, 2)));
+    assert_eq!(state.slots[&name(0)].previous.as_ref().unwrap().0, release(0, 2));
+    let died = || Event::HostDied { suspects: vec![release(0, 4).digest], now_ms: 0 };
+    let quarantined = feed(state, (0..MAX_CRASHES).map(|_| died()));
+    assert_eq!(quarantined.slots[&name(0)].committed.as_ref().unwrap().health, Health::Quarantined);
+    assert_eq!(plan(&quarantined), []);
+}
