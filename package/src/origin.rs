@@ -4,7 +4,7 @@
 //! ask, never what to believe. It is signed with the package, so it cannot be anyone's.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use core::net::Ipv6Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
