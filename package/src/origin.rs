@@ -3,8 +3,8 @@
 //! What comes from there is checked like everything else, chunk by chunk; the address says where to
 //! ask, never what to believe. It is signed with the package, so it cannot be anyone's.
 
-use std::fmt;
 use core::net::Ipv6Addr;
+use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
