@@ -2,7 +2,8 @@
 //!
 //! `manifest` says what a package asks for, `oci` the outer shape that is signed, `bundle` joins
 //! the two and checks files against digests, `chunks` is the signed index that transfer and
-//! storage verify by, `origin` where blobs lie besides the registry, `archive` the single-file form, and `trust` decides whether a device may run it at all.
+//! storage verify by, `origin` where blobs lie besides the registry, `archive` the single-file form, and
+//! `trust` decides whether a device may run it at all.
 
 pub mod archive;
 pub mod bundle;

@@ -1,10 +1,11 @@
 //! The driver of the deployment state machine: writes each step down, then does what follows from it.
 //!
 //! `selvedge_deployment` decides; this persists its state, derives what is to be done from it, and
-//! does that: fetches through [`crate::transfer`] and [`crate::source`] ([`pull`], [`carry`]), probes and loads through the host
-//! ([`operate`]), and feeds back what came of it ([`outcome`]). Nothing here remembers what must not
-//! be forgotten: after a kill the same effects are derived from the stored state. One thing is done
-//! with the host at a time; a probe runs beside it, so that what is committed is never kept waiting.
+//! does that: fetches through [`crate::transfer`] and [`crate::source`] ([`pull`], [`carry`]), probes and
+//! loads through the host ([`operate`]), and feeds back what came of it ([`outcome`]). Nothing here
+//! remembers what must not be forgotten: after a kill the same effects are derived from the stored state.
+//! One thing is done with the host at a time; a probe runs beside it, so that what is committed is never
+//! kept waiting.
 
 mod blame;
 mod by_http;

@@ -4,7 +4,8 @@
 //! chunks, so that whoever assembles them needs bounded memory. Silence mostly means that TCP stands
 //! still, with everything that was sent in it: so a timeout asks for one block more, and only when that
 //! has come, and nothing else for a while, is what was asked before it taken for lost. It is, too, when
-//! the answers to two later requests have begun to arrive. Nothing here gives up, except that it counts how often the other side said that it does not know the blob.
+//! the answers to two later requests have begun to arrive. Nothing here gives up, except that it counts
+//! how often the other side said that it does not know the blob.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
