@@ -288,9 +288,9 @@ impl Part {
             }
         }
         let points: usize = counts.values().sum();
-        println!(
+        say(&format!(
             "{name}: {points} cut points ({counts:?}), none skipped; {twice} cut again while recovering"
-        );
+        ));
         points
     }
 }
