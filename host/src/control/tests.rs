@@ -155,6 +155,30 @@ async fn a_case_that_fails_says_which_element() {
     assert_eq!(body["cases"][0]["failure"], "the module trapped: unreachable");
 }
 
+/// The tolerance of this machine's architecture holds in place of the general one; those of others do not.
+#[tokio::test]
+async fn a_tolerance_is_that_of_the_architecture() {
+    let accepted = async |general: f64, architecture: &str, own: f64| {
+        let case = json!({"name": "golden",
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]}]});
+        let mut manifest = manifest("m", "1.0.0", 1, "FP32", &[-1]);
+        manifest["acceptance"] = json!({
+            "cases": ["cases/a.json"],
+            "tolerance": {"absolute": general, "relative": 0.0},
+            "tolerance-by-architecture": {(architecture): {"absolute": own, "relative": 0.0}},
+        });
+        let near = Fake::with_case(manifest, Behaviour::Echo, case);
+        let Fixture { router, .. } = fixture(&[&near]);
+        let (_, body) = post(&router, path::LOAD, load(&near)).await;
+        serde_json::from_value::<Loaded>(body).unwrap().accepted()
+    };
+    assert!(accepted(0.1, std::env::consts::ARCH, 1.0).await);
+    assert!(!accepted(1.0, std::env::consts::ARCH, 0.1).await);
+    assert!(accepted(1.0, "pdp11", 0.1).await);
+    assert!(!accepted(0.1, "pdp11", 1.0).await);
+}
+
 #[tokio::test]
 async fn a_case_over_its_time_fails() {
     let mut slow = manifest("m", "1.0.0", 1, "FP32", &[-1]);
