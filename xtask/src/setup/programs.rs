@@ -1,5 +1,5 @@
-//! Programs of other people that the tests run: a real broker to be compared with, and `openssl` and
-//! `skopeo` to read what we wrote. Tests start their own instances and never touch a service of the machine.
+//! Programs of other people that tests and benches run: a real broker to be compared with, `openssl`,
+//! `skopeo` and `systemd-analyze` to read what we wrote, `ip` for a link of a bench's own. Tests start their own instances and never touch a service of the machine.
 
 use std::path::Path;
 
@@ -8,10 +8,12 @@ use anyhow::Result;
 use super::apt;
 
 /// The program's places, and Debian's package with it.
-const WANTED: [(&[&str], &str); 3] = [
+const WANTED: [(&[&str], &str); 5] = [
     (&["/usr/sbin/mosquitto", "/usr/bin/mosquitto", "/usr/local/sbin/mosquitto"], "mosquitto"),
     (&["/usr/bin/openssl", "/usr/local/bin/openssl"], "openssl"),
     (&["/usr/bin/skopeo", "/usr/local/bin/skopeo"], "skopeo"),
+    (&["/usr/bin/systemd-analyze", "/bin/systemd-analyze"], "systemd"),
+    (&["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"], "iproute2"),
 ];
 
 /// Makes sure that all are there.
