@@ -26,6 +26,8 @@ pub enum Manner {
     Paced(Duration),
     /// Gives a byte now and then.
     Trickle,
+    /// Answers every request with the whole file, a byte now and then.
+    WholeTrickle,
     /// Takes requests and says nothing.
     Silent,
     /// Sends everyone there: this, followed by the path.
@@ -182,14 +184,14 @@ impl Shared {
         };
         let whole = bytes.len();
         let part = match (range, manner) {
-            (Some((first, last)), Manner::NoRanges) if first <= last => 0..whole,
+            (Some((first, last)), Manner::NoRanges | Manner::WholeTrickle) if first <= last => 0..whole,
             (Some((first, last)), _) if first <= last && first < whole => first..(last + 1).min(whole),
             (Some(_), _) => return stream.write_all(plain(416).as_bytes()),
             (None, _) => 0..whole,
         };
         let head = match (manner, part.len() == whole && range.is_none()) {
             (Manner::Head(head), _) => format!("{head}\r\n\r\n"),
-            (Manner::NoRanges, _) | (_, true) => {
+            (Manner::NoRanges | Manner::WholeTrickle, _) | (_, true) => {
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {whole}\r\n\r\n")
             }
             _ => format!(
@@ -206,7 +208,7 @@ impl Shared {
     fn body(&self, stream: &mut TcpStream, mut body: Vec<u8>, manner: &Manner) -> std::io::Result<()> {
         match manner {
             Manner::Spoiled => body.chunks_mut(10_000).for_each(|piece| piece[0] ^= 1),
-            Manner::Trickle => {
+            Manner::Trickle | Manner::WholeTrickle => {
                 for byte in body {
                     stream.write_all(&[byte])?;
                     thread::sleep(Duration::from_millis(100));

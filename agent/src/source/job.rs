@@ -110,8 +110,9 @@ impl Job {
         let Some(stream) = stream else { return Err(Trouble::Slow) };
         let mut frame = Vec::with_capacity(HEADER + span.length as usize);
         frame.extend_from_slice(&header(transfer, span.number));
-        stream.skip_to(span.offset).await?;
-        stream.read(span.length, &mut frame, self.shared.patience.block).await?;
+        let patience = self.shared.patience.block;
+        stream.skip_to(span.offset, patience).await?;
+        stream.read(span.length, &mut frame, patience).await?;
         Ok(frame)
     }
 

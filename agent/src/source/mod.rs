@@ -44,7 +44,7 @@ pub struct Patience {
     pub answer: Duration,
     /// Between two pieces of a body.
     pub silence: Duration,
-    /// For a whole block.
+    /// For a whole block, and for what is read for nothing to come to it.
     pub block: Duration,
     /// For which a connection that is not used is kept.
     pub idle: Duration,

@@ -67,7 +67,7 @@ pub(super) async fn open(
                 if !stream.reaches(asked.first) {
                     return Err(Trouble::NoRanges);
                 }
-                stream.skip_to(asked.first).await?;
+                stream.skip_to(asked.first, shared.patience.block).await?;
                 return Ok(stream);
             }
         }
@@ -112,10 +112,11 @@ impl Stream {
         self.at == self.end
     }
 
-    /// Reads up to `offset` for nothing.
-    pub async fn skip_to(&mut self, offset: u64) -> Result<(), Trouble> {
+    /// Reads up to `offset` for nothing, within `patience` for all of it: a byte now and then is no answer.
+    pub async fn skip_to(&mut self, offset: u64, patience: Duration) -> Result<(), Trouble> {
+        let until = Instant::now() + patience;
         while self.at < offset {
-            self.fill().await?;
+            timeout_at(until, self.fill()).await.map_err(|_| Trouble::Slow)??;
             let skipped = (self.rest.len() as u64).min(offset - self.at);
             self.rest.advance(skipped as usize);
             self.at += skipped;

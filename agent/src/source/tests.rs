@@ -275,6 +275,19 @@ async fn a_server_without_ranges_gives_the_whole_once_and_is_not_asked_for_a_lat
 }
 
 #[tokio::test]
+async fn what_is_read_for_nothing_is_not_waited_for_without_end() {
+    let (mut bench, web) = Bench::with_web();
+    web.set(Manner::WholeTrickle);
+    let blob = bytes(700_000);
+    bench.publish(&blob);
+    let mut partial = bench.partial(&blob);
+    partial.put(0, &blob[..65_536]).unwrap();
+    bench.start(partial);
+    let kept = bench.falls("nothing came").await;
+    assert_eq!(kept.bytes(), 65_536);
+}
+
+#[tokio::test]
 async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
     let length = "HTTP/1.1 206 x\r\nContent-Length: 400000\r\n";
     for (manner, why) in [
