@@ -30,7 +30,11 @@ impl Activation {
             let (at, synchronised) = self.parts.floor.now();
             self.budget.pass(now, synchronised.then_some(at));
         }
-        if self.unmetered.is_none_or(|until| now >= until)
+        self.unmetered.take_if(|until| now >= *until);
+        // What is waited for is noted only where something waits.
+        let waits = self.budget.hold().is_none() || !self.wanted.is_empty();
+        if waits
+            && self.unmetered.is_none()
             && let Some(used) = self.budget.ahead()
         {
             let written = self
@@ -39,10 +43,7 @@ impl Activation {
                 .database()
                 .write(|transaction| transaction.put(Key::Budget, &UsedRecord::from(used)));
             match written {
-                Ok(()) => {
-                    self.budget.kept(used);
-                    self.unmetered = None;
-                }
+                Ok(()) => self.budget.kept(used),
                 // Nothing is asked for meanwhile: what is used must be written down before.
                 Err(error) => {
                     tracing::warn!(

@@ -18,6 +18,9 @@ pub use windows::{WindowError, Windows};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const SECONDS: i64 = 24 * 3600;
+/// How often time of running is written down while it is what is waited for: a device that is switched
+/// off every night gets to the end of its day.
+const NOTED: Duration = Duration::from_secs(3600);
 /// Bounds of the steps in which use is written down ahead: the smaller, the more writes; the larger,
 /// the more a power cut loses.
 const STEP: (u64, u64) = (256 << 10, 8 << 20);
@@ -115,24 +118,23 @@ impl Budget {
         let passed = now.saturating_sub(self.looked);
         self.looked = now;
         self.trusted = trusted;
-        match trusted.map(|at| at.as_second().div_euclid(SECONDS)) {
-            Some(today) => {
-                if self.day.is_some_and(|day| day < today) {
-                    self.bytes = 0;
-                }
-                // What was counted by running counts for the day on which the clock became right.
-                self.day = self.day.max(Some(today));
+        let today = trusted.map(day_of);
+        if today.is_none() || self.day > today {
+            // No clock, or one that has gone back: it may have been years ahead.
+            self.running += passed;
+            if self.running >= DAY {
                 self.running = Duration::ZERO;
+                self.day = today;
+                self.bytes = 0;
             }
-            None => {
-                self.running += passed;
-                if self.running >= DAY {
-                    self.running = Duration::ZERO;
-                    self.day = None;
-                    self.bytes = 0;
-                }
-            }
+            return;
         }
+        if self.day.is_some() && self.day < today {
+            self.bytes = 0;
+        }
+        // What was counted by running counts for the day on which the clock became right.
+        self.day = today;
+        self.running = Duration::ZERO;
     }
 
     /// Bytes were received.
@@ -155,7 +157,11 @@ impl Budget {
 
     /// What has to be durable before more may be asked for, if anything has.
     pub fn ahead(&self) -> Option<Used> {
-        let most = self.settings.per_day.filter(|_| self.hold().is_none())?;
+        let most = self.settings.per_day?;
+        if self.hold().is_some() {
+            let noted = Duration::from_millis(self.kept.running_ms);
+            return (self.running >= noted + NOTED).then(|| self.used(self.bytes));
+        }
         let step = (most / 64).clamp(STEP.0, STEP.1);
         let short = !self.is_of_today() || (self.kept.bytes < most && self.rest()? < step / 2);
         short.then(|| self.used(self.bytes.saturating_add(step).min(most)))
@@ -190,8 +196,10 @@ impl Budget {
             Duration::from_secs(u64::from(minutes) * 60 - gone.unsigned_abs().min(59))
         });
         let budget = (self.hold() == Some(Hold::Budget)).then(|| match self.trusted {
-            Some(at) => Duration::from_secs((SECONDS - at.as_second().rem_euclid(SECONDS)).unsigned_abs()),
-            None => DAY.saturating_sub(self.running),
+            Some(at) if self.day <= Some(day_of(at)) => {
+                Duration::from_secs((SECONDS - at.as_second().rem_euclid(SECONDS)).unsigned_abs())
+            }
+            _ => DAY.saturating_sub(self.running),
         });
         window.into_iter().chain(budget).min().map(|wait| self.looked + wait)
     }
@@ -242,6 +250,11 @@ impl Budget {
         let running_ms = u64::try_from(self.running.as_millis()).unwrap_or(u64::MAX);
         Used { day: self.day, running_ms, bytes }
     }
+}
+
+/// The day of UTC, counted from 1970.
+fn day_of(at: Timestamp) -> i64 {
+    at.as_second().div_euclid(SECONDS)
 }
 
 /// The smallest packet with a block.

@@ -79,6 +79,47 @@ fn without_a_clock_a_day_is_24_hours_of_running() {
 }
 
 #[test]
+fn a_clock_that_was_years_ahead_holds_for_a_day_at_most() {
+    let mut budget = budget(1, &[]);
+    budget.pass(seconds(0), at("2038-01-01T00:00:00Z"));
+    budget.spend(MIB);
+    budget.pass(seconds(60), at("2026-11-28T10:00:00Z"));
+    assert_eq!(budget.hold(), Some(Hold::Budget));
+    assert_eq!(budget.wake_at(), Some(seconds(24 * 3600)));
+    assert!(budget.trouble().unwrap().contains("2026-11-29T09:59Z"), "{:?}", budget.trouble());
+    budget.pass(seconds(24 * 3600), at("2026-11-29T09:59:00Z"));
+    assert_eq!(budget.hold(), None);
+    budget.spend(MIB);
+    assert_eq!(budget.wake_at(), Some(seconds(24 * 3600 + 14 * 3600 + 60)), "midnight again");
+}
+
+#[test]
+fn a_day_without_a_clock_ends_although_the_power_is_cut_every_few_hours() {
+    let settings = Settings { per_day: Some(MIB), ..Settings::default() };
+    let (mut durable, mut writes) = (None, 0);
+    for start in 0..10 {
+        let mut budget = Budget::resume(settings.clone(), durable, seconds(0));
+        if start == 0 {
+            budget.spend(MIB);
+        }
+        // Five hours of running, then the power is cut.
+        for minute in 0..300 {
+            budget.pass(seconds(minute * 60), None);
+            if budget.hold().is_none() {
+                assert!(start >= 4, "after {start} starts");
+                assert!(writes < 30, "{writes} writes");
+                return;
+            }
+            if let Some(used) = budget.ahead() {
+                budget.kept(used);
+                (durable, writes) = (Some(used), writes + 1);
+            }
+        }
+    }
+    panic!("it holds for ever");
+}
+
+#[test]
 fn blobs_come_within_windows_only() {
     let settings = Settings { per_day: None, windows: Windows::parse(&["22:00-05:00"]).unwrap() };
     let mut budget = Budget::resume(settings, None, seconds(0));
