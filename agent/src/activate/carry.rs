@@ -103,8 +103,10 @@ impl Activation {
         match result {
             Ok(partial) if partial.is_whole() => self.put_in_place(digest, partial),
             Ok(partial) => self.start_transfer(digest, partial, now),
-            // Its index is gone: the next look fetches that first.
+            // Its index is gone: the next look fetches that first. Until then it is not begun again, which
+            // would come to the same, and for a small blob at once and without end.
             Err(OpenError::Store(StoreError::Missing { .. } | StoreError::Damaged { .. })) => {
+                self.rests.begin(Rest::Blob(digest), now);
                 self.look = true;
             }
             Err(OpenError::Store(error)) => self.not_kept(digest, &error, now),

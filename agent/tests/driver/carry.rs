@@ -208,3 +208,48 @@ async fn a_small_package_passes_two_large_ones() {
     let all = ["a", "b", "c"];
     bench.carry(&blobs, "all", |b| all.iter().all(|name| is_staged(b, name))).await;
 }
+
+#[tokio::test]
+async fn an_index_that_vanishes_before_its_blob_is_begun_is_fetched_again() {
+    let mut bench = Bench::new().await;
+    bench.activation.connected(128 * 1024);
+    let (mut blobs, mut assignments, mut models) = (Blobs::default(), Vec::new(), Vec::new());
+    for name in ["a", "c", "e", "g"] {
+        let bytes = model(name.as_bytes()[0], 200_000);
+        let built = package(name, 1, &bytes);
+        blobs.keep(&built, &bytes);
+        assignments.push(assignment(&built));
+        models.push((Digest::of(&bytes), built.bundle.index_of(&Digest::of(&bytes)).unwrap().digest));
+    }
+    bench.desire_with(1, assignments);
+    // All but the models come: three of those are asked for, and the fourth waits for a place.
+    let mut asked: Vec<Need> = Vec::new();
+    let is_model = |digest: &Digest| models.iter().any(|(model, _)| model == digest);
+    let running = |b: &Bench| -> Vec<Digest> { b.activation.transfers().map(|t| t.digest).collect() };
+    let three = |b: &Bench| running(b).len() == 3 && running(b).iter().all(is_model);
+    let indexed = |b: &Bench| models.iter().all(|(_, index)| b.store.has(index).unwrap());
+    while !(indexed(&bench) && three(&bench) && bench.activation.storing() == 0) {
+        for need in bench.activation.errands().needs {
+            match is_model(&need.digest) {
+                true => asked.push(need),
+                false => blobs.frames(&need).iter().for_each(|frame| bench.activation.frame(frame).unwrap()),
+            }
+        }
+        while let Ok(outcome) = bench.outcomes.try_recv() {
+            bench.activation.take(outcome).unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+    let begun = running(&bench);
+    let (_, index) = models.iter().find(|(model, _)| !begun.contains(model)).unwrap();
+    std::fs::remove_file(bench.place.path().join("data/blobs/sha256").join(index.hex())).unwrap();
+    // One becomes whole: its place is the fourth's.
+    asked.extend(bench.activation.errands().needs);
+    for need in asked {
+        blobs.frames(&need).iter().for_each(|frame| bench.activation.frame(frame).unwrap());
+    }
+    let all = |b: &Bench| {
+        b.activation.state().slots.values().all(|slot| matches!(slot.stage, Stage::Staged { .. }))
+    };
+    bench.carry(&blobs, "all four", all).await;
+}
