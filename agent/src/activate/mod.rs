@@ -407,6 +407,10 @@ impl Activation {
     pub fn host_up(&mut self, status: HostStatus) -> Result<(), StoreError> {
         self.host = HostView::up(status);
         self.kills = self.parts.memory.kills();
+        // What failed before, a trial above all, keeps nothing that is committed from being served by this one.
+        for name in self.state.slots.keys() {
+            self.rests.forget(&Rest::Package(name.clone()));
+        }
         let lost = self.state.slots.iter().any(|(name, slot)| {
             matches!(&slot.stage, Stage::Trial { release, phase: Phase::Probation { .. }, .. }
                 if !self.host.runs(name, &release.digest, &release.settings))
@@ -437,8 +441,11 @@ impl Activation {
         self.pursue()
     }
 
-    /// The agent is about to end in order.
+    /// The agent is about to end in order. What nobody is seen to serve has made no headway.
     pub fn stopping(&mut self) -> Result<(), StoreError> {
+        if !self.host.is_up() {
+            return Ok(());
+        }
         self.apply(Event::Stopping { now_ms: now_ms() })
     }
 

@@ -104,11 +104,7 @@ impl Activation {
                 Ok(())
             }
             (Work::Watch(package, digest), Answer::Status(result)) => match result {
-                Ok(status) => {
-                    self.host.said(status);
-                    let measured = self.host.find(&package, &digest).map(measured).unwrap_or_default();
-                    self.apply(Event::Proved { package, digest, measured, now_ms: now_ms() })
-                }
+                Ok(status) => self.watched(package, digest, status),
                 Err(error) => {
                     tracing::debug!(%error, "the host does not say how a probation goes");
                     Ok(())
@@ -147,6 +143,26 @@ impl Activation {
                 Ok(())
             }
         }
+    }
+
+    /// The host says how a probation goes. One that does not serve what is on probation proves nothing.
+    fn watched(
+        &mut self,
+        package: PackageName,
+        digest: Digest,
+        status: HostStatus,
+    ) -> Result<(), StoreError> {
+        if self.host.status().is_some_and(|said| said.pid != status.pid) {
+            // The end of the one before it is about to be told, and whose doing that was.
+            tracing::debug!(pid = status.pid, "another host answers");
+            return Ok(());
+        }
+        self.host.said(status);
+        if !self.host.serves(&package, &digest) {
+            return self.witness(Event::HostDied { suspects: Vec::new(), now_ms: now_ms() });
+        }
+        let measured = self.host.find(&package, &digest).map(measured).unwrap_or_default();
+        self.apply(Event::Proved { package, digest, measured, now_ms: now_ms() })
     }
 
     fn loaded(

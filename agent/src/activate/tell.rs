@@ -152,7 +152,8 @@ impl Activation {
                 let failure = self.state.slots.get(&package).and_then(|slot| slot.failure.clone());
                 let why = failure.map_or_else(String::new, |failure| failure.what);
                 let what = format!(
-                    "what answered is not served any more: {why}. It is tried again when it is assigned with                      other settings, or anew after something else"
+                    "what answered is not served any more: {why}. It is tried again when it is assigned with \
+                     other settings, or anew after something else"
                 );
                 ("quarantined", package, what)
             }

@@ -39,6 +39,8 @@ pub struct Host {
     pub refusals: Vec<Value>,
     /// How often it was asked how it stands.
     pub looks: usize,
+    /// How often it was started again.
+    pub starts: u32,
     /// Whether loads are not answered at all.
     pub hangs: bool,
 }
@@ -98,8 +100,15 @@ impl Host {
     pub fn status(&self) -> Value {
         let (version, onnxruntime, http) = ("1".to_owned(), "1".to_owned(), "127.0.0.1:1".to_owned());
         let packages = self.packages.clone();
-        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: self.ready, packages })
-            .unwrap()
+        serde_json::to_value(HostStatus {
+            pid: 1 + self.starts,
+            version,
+            onnxruntime,
+            http,
+            ready: self.ready,
+            packages,
+        })
+        .unwrap()
     }
 }
 

@@ -344,3 +344,23 @@ async fn a_host_that_cannot_be_run_says_nothing_about_the_package() {
     );
     bench.until("commit", |b| b.slot().committed.is_some()).await;
 }
+
+#[tokio::test]
+async fn a_trial_that_waits_keeps_what_is_committed_from_no_new_host() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let first = package(&bench.store, 1, json!({}));
+    bench.desire(1, &[&first]);
+    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    std::fs::remove_file(bench.place.path().join("host")).unwrap();
+    let second = package(&bench.store, 2, json!({}));
+    bench.desire(2, &[&second]);
+    bench.until("word of it", |b| b.told.contains(&"probe-not-run".to_owned())).await;
+    bench.asked();
+    bench.restart_host();
+    // At once: nothing here lets time pass for the driver.
+    for _ in 0..50 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(bench.asked(), ["load p"]);
+}

@@ -117,6 +117,40 @@ async fn an_agent_that_starts_again_goes_on_where_the_host_is_still_there() {
 }
 
 #[tokio::test]
+async fn a_host_that_does_not_serve_it_proves_nothing() {
+    // Another host answers before the end of the first is told: it is waited for.
+    let mut bench = on_trial(json!({ "probation-seconds": 1 })).await;
+    {
+        let mut host = bench.host.lock().unwrap();
+        (host.looks, host.starts) = (0, 1);
+        host.packages.clear();
+    }
+    bench.until("looks", |b| b.host.lock().unwrap().looks > 2).await;
+    assert!(on_probation(&bench), "{:?}", bench.slot());
+    bench.activation.host_down(&[], Fate::Faulted).unwrap();
+    assert_eq!(bench.slot().committed.unwrap().release.release, 1);
+    assert_eq!(bench.slot().failure.unwrap().reason, "host-died");
+
+    // The same host has it no longer: the trial starts again.
+    let mut bench = on_trial(json!({ "probation-seconds": 3600 })).await;
+    bench.host.lock().unwrap().packages.clear();
+    bench.until("another start", |b| matches!(b.slot().stage, Stage::Trial { attempt: 2, .. })).await;
+}
+
+#[tokio::test]
+async fn time_without_a_host_proves_nothing_when_the_agent_ends() {
+    let mut bench = on_trial(json!({ "probation-seconds": 1 })).await;
+    (bench.activation, bench.outcomes) = driver(bench.place.path(), &bench.store);
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    bench.activation.stopping().unwrap();
+    assert!(
+        matches!(bench.slot().stage, Stage::Trial { attempt: 1, proved_ms: 0, .. }),
+        "{:?}",
+        bench.slot()
+    );
+}
+
+#[tokio::test]
 async fn what_takes_more_memory_than_it_says_is_refused() {
     let mut bench = Bench::new().await;
     bench.host_up();
