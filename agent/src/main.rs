@@ -223,11 +223,17 @@ fn run(command: Command) -> anyhow::Result<()> {
             let config = Config::merge(&run.data, file, line)?;
             let enrolment = run.enrolment.as_deref().or(config.enrolment.as_deref());
             let enrolment = enrolment.map(Enrolment::from_file).transpose()?;
-            runtime()?.block_on(daemon::run(config, enrolment, logs))?;
-            Ok(())
+            let runtime = runtime()?;
+            let ended = runtime.block_on(daemon::run(config, enrolment, logs));
+            // What hashes or looks up a name beside the loop has nothing to write down.
+            runtime.shutdown_timeout(FAREWELL);
+            Ok(ended?)
         }
     }
 }
+
+/// Longest wait, at the end, for what still runs beside the loop.
+const FAREWELL: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// One thread, and a few small ones for hashing.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
