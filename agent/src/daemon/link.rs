@@ -39,6 +39,7 @@ pub struct Link {
     fleet: u32,
     /// Since when something was asked for and nothing has come.
     unheard: Option<Duration>,
+    asked: bool,
     connected: bool,
     heard: bool,
     /// Whether the device introduces itself once more although it was heard.
@@ -76,6 +77,7 @@ impl Link {
             keep_alive,
             fleet: 1,
             unheard: None,
+            asked: false,
             connected: false,
             heard: false,
             again: false,
@@ -145,7 +147,13 @@ impl Link {
                 handle.doubt();
             }
         }
+        self.asked = true;
         self.say(Kind::Need, Body::Need(need));
+    }
+
+    /// Whether blocks were asked for since the last look.
+    pub fn has_asked(&mut self) -> bool {
+        std::mem::take(&mut self.asked)
     }
 
     /// The registry has said something.

@@ -184,6 +184,11 @@ pub async fn run_on(
         if let Err(error) = result {
             daemon.endure(error);
         }
+        if daemon.link.has_asked() {
+            // Blocks that have come wait in the inbox by the dozen: the request for more goes out before
+            // they are dealt with, so that more come meanwhile.
+            tokio::task::yield_now().await;
+        }
     }
     notify.stopping();
     daemon.stop(&config, sources).await;

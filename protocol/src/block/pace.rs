@@ -17,6 +17,10 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(250);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ROUND_TRIP_HOLDS: Duration = Duration::from_secs(15);
+/// A round trip counts as no shorter in the window. On a fast link the shortest is a matter of luck:
+/// what comes between the others is programs that wait for a processor, and a window of that length
+/// would leave the link idle while they do. As much again in a queue delays nobody noticeably.
+const SHORTEST_ROUND_TRIP: Duration = Duration::from_millis(20);
 
 /// What a request was sent with; kept until its blocks have come.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +103,8 @@ impl Pace {
         let holds = self.smoothed.map_or(FIRST_TIMEOUT, |(mean, _)| mean * 8);
         self.rate.sample(at, rate, holds.max(Duration::from_secs(1)));
         if let Some((shortest, _)) = self.shortest {
-            let product = self.rate.best() * (2.0 * shortest.as_secs_f64() + self.stall(shortest));
+            let trip = shortest.max(SHORTEST_ROUND_TRIP).as_secs_f64();
+            let product = self.rate.best() * (2.0 * trip + self.stall(shortest));
             // Saturating: a float too large becomes u32::MAX.
             self.window = (product as u32).clamp(FIRST_WINDOW, self.ceiling);
         }
@@ -235,6 +240,19 @@ mod tests {
             let product = rate * delay.as_secs_f64() + 16_384.0;
             assert!(f64::from(pace.window()) < 3.0 * product + 32_768.0, "{rate}: {}", pace.window());
         }
+    }
+
+    #[test]
+    fn a_lucky_round_trip_makes_no_small_window_of_a_fast_link() {
+        let mut pace = Pace::new();
+        let at = run(&mut pace, ms(0), 50e6, Duration::from_micros(200), 500);
+        // Now everyone waits for a processor: the same link, and 5 ms till an answer comes.
+        run(&mut pace, at, 50e6, ms(5), 500);
+        assert_eq!(pace.window(), LARGEST_WINDOW);
+        // What is slow gets no queue from it.
+        let mut slow = Pace::new();
+        run(&mut slow, ms(0), 125e3, ms(10), 500);
+        assert!(slow.window() < FIRST_WINDOW + 8192, "{}", slow.window());
     }
 
     #[test]

@@ -22,6 +22,8 @@ use crate::clock;
 use crate::error::Error;
 use crate::notices::DAMAGED_BLOB;
 
+use super::found::Found;
+
 /// What looking for a desired state costs, in bytes of the device's rate.
 const REBUILD: u64 = 256 << 10;
 
@@ -68,6 +70,7 @@ pub struct Blocks {
     free: Semaphore,
     buckets: Mutex<Buckets>,
     states: Mutex<Vec<Offered>>,
+    found: Found,
 }
 
 /// A desired state that a device was told to pull.
@@ -99,6 +102,7 @@ impl Blocks {
             free: Semaphore::new(limits.requests),
             buckets: Mutex::new(Buckets { all, devices: BTreeMap::new() }),
             states: Mutex::new(Vec::new()),
+            found: Found::default(),
             limits,
         }
     }
@@ -184,8 +188,14 @@ impl Blocks {
 
     /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
     async fn find(&self, device: &DeviceId, digest: &Digest) -> Result<Option<(u64, Source)>, Error> {
-        if let Some(size) = self.app.store.blob_for(device, digest).await? {
+        let changes = self.app.store.changes();
+        let size = match self.found.get(device, digest, changes) {
+            Some(size) => Some(size),
+            None => self.app.store.blob_for(device, digest).await?,
+        };
+        if let Some(size) = size {
             if let Some(reader) = self.app.blobs.reader(digest, size)? {
+                self.found.keep(device, digest, size, changes);
                 return Ok(Some((size, Source::File(reader))));
             }
             let what = format!(

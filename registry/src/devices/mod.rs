@@ -6,6 +6,7 @@
 
 pub mod blocks;
 mod enrol;
+mod found;
 mod noise;
 pub mod outgoing;
 mod reports;

@@ -18,6 +18,7 @@ mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -37,12 +38,14 @@ pub struct Store {
     /// always finds one.
     writer: Arc<Mutex<()>>,
     cache: in_force::Cache,
+    changes: Arc<AtomicU64>,
 }
 
 /// A transaction that writes; dropped without [`Change::commit`] it leaves nothing.
 pub struct Change {
     transaction: Transaction<'static, Sqlite>,
     cache: in_force::Cache,
+    changes: Arc<AtomicU64>,
     _writer: OwnedMutexGuard<()>,
 }
 
@@ -63,7 +66,7 @@ impl Store {
             .await
             .map_err(Error::database("be opened"))?;
         MIGRATIONS.run(&pool).await.map_err(|source| Error::Migrate { path: path.to_owned(), source })?;
-        Ok(Self { pool, writer: Arc::default(), cache: in_force::Cache::default() })
+        Ok(Self { pool, writer: Arc::default(), cache: in_force::Cache::default(), changes: Arc::default() })
     }
 
     /// Begin to write. SQLite has one writer: the lock is taken now, not at the first statement,
@@ -72,7 +75,7 @@ impl Store {
         let writer = Arc::clone(&self.writer).lock_owned().await;
         let transaction =
             self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(Error::database("begin a change"))?;
-        Ok(Change { transaction, cache: self.cache.clone(), _writer: writer })
+        Ok(Change { transaction, cache: self.cache.clone(), changes: self.changes.clone(), _writer: writer })
     }
 
     /// Whether there is such a workspace.
@@ -94,10 +97,20 @@ impl Store {
     }
 }
 
+impl Store {
+    /// How many changes were committed since the start: what was read at the same number still holds.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+}
+
 impl Change {
     /// Make it durable.
     pub async fn commit(self) -> Result<(), Error> {
-        self.transaction.commit().await.map_err(Error::database("commit a change"))
+        let committed = self.transaction.commit().await.map_err(Error::database("commit a change"));
+        // Also where it failed: nobody knows then what is in the database.
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        committed
     }
 }
 
