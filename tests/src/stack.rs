@@ -122,6 +122,7 @@ impl Stack {
         self.broker_address = free_address();
         self.start_broker();
         self.agents_broker = self.broker_address.clone();
+        self.registrys_broker = self.broker_address.clone();
         self.start_registry();
     }
 
