@@ -1,10 +1,11 @@
 //! The device daemon.
 //!
-//! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `source` over HTTP, `verify` accepts what
-//! the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
+//! Its modules follow the package's way: `transfer` pulls blocks over MQTT, `source` over HTTP, `verify`
+//! accepts what the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
 //! deployment, `supervise` keeps the host running, `report` says what became of it, `remote`
-//! answers questions from far away. `daemon` is the loop that carries between them, `status` what a person on the device sees. It links neither
-//! wasmtime nor ONNX Runtime, and runs on one thread.
+//! answers questions from far away. `daemon` is the loop that carries between them, `status` what a person
+//! on the device sees, `pauses` how long what failed is left alone. It links neither wasmtime nor ONNX
+//! Runtime, and runs on one thread.
 
 pub mod activate;
 pub mod budget;
@@ -22,6 +23,7 @@ pub mod import;
 pub mod lock;
 pub mod memory;
 pub mod notify;
+mod pauses;
 pub mod remote;
 pub mod report;
 pub mod source;

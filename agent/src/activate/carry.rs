@@ -106,7 +106,7 @@ impl Activation {
             // Its index is gone: the next look fetches that first. Until then it is not begun again, which
             // would come to the same, and for a small blob at once and without end.
             Err(OpenError::Store(StoreError::Missing { .. } | StoreError::Damaged { .. })) => {
-                self.rests.begin(Rest::Blob(digest), now);
+                self.rests.rest(Rest::Blob(digest), now);
                 self.look = true;
             }
             Err(OpenError::Store(error)) => self.not_kept(digest, &error, now),
@@ -165,7 +165,7 @@ impl Activation {
                 }
                 Action::Failed { digest, why, target: Some(_) } => {
                     tracing::warn!(%digest, "{}", chain(&why));
-                    if self.rests.begin(Rest::Blob(digest), now) {
+                    if self.rests.rest(Rest::Blob(digest), now) {
                         let what = format!("blob {digest} cannot be fetched: {}", chain(&why));
                         self.tell(why.reason(), None, what);
                     }
@@ -213,7 +213,7 @@ impl Activation {
                 }
                 let what = format!("blob {digest} changed on disk while it was fetched; it is fetched again");
                 self.tell("corrupt-blob", None, what);
-                self.rests.begin(Rest::Blob(digest), now);
+                self.rests.rest(Rest::Blob(digest), now);
             }
             Err(error) => self.not_kept(digest, &error, now),
         }
@@ -223,8 +223,8 @@ impl Activation {
     /// A blob that can never be had: whoever needs it is given up, and not fetched again and again.
     fn unusable(&mut self, digest: Digest, reason: &str, what: String) -> Result<(), StoreError> {
         tracing::warn!(%digest, "{what}");
-        // What is committed and repaired cannot be given up; it is tried again, ever more rarely.
-        self.rests.begin(Rest::Blob(digest), clock::since_boot());
+        // A newer intent may need it all the same: it is tried again, ever more rarely.
+        self.rests.rest(Rest::Blob(digest), clock::since_boot());
         let packages = self.wanted.get(&digest).map(|wanted| wanted.packages.clone()).unwrap_or_default();
         for (package, release) in packages {
             self.apply(Event::Unusable {
@@ -241,7 +241,7 @@ impl Activation {
     fn not_kept(&mut self, digest: Digest, error: &StoreError, now: Duration) {
         let why = chain(error);
         tracing::warn!(%digest, "{why}");
-        if self.rests.begin(Rest::Blob(digest), now) {
+        if self.rests.rest(Rest::Blob(digest), now) {
             self.tell(disk_trouble(error), None, format!("blob {digest} cannot be stored: {why}"));
         }
         // What is left over may be what fills the disk, and this blob is.

@@ -396,7 +396,7 @@ impl Activation {
         tracing::warn!(%package, "{why}");
         // What is left over may be what fills the disk.
         self.kept = None;
-        if self.rests.begin(Rest::Package(package.clone()), clock::since_boot()) {
+        if self.rests.rest(Rest::Package(package.clone()), clock::since_boot()) {
             self.tell(carry::disk_trouble(&error), Some(package), why);
         }
         Ok(())

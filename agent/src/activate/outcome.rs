@@ -118,7 +118,7 @@ impl Activation {
                     }
                     Err(error) => {
                         tracing::warn!("{}", chain(&error));
-                        self.rests.begin(Rest::Ready, clock::since_boot());
+                        self.rests.rest(Rest::Ready, clock::since_boot());
                     }
                 }
                 Ok(())
@@ -128,7 +128,7 @@ impl Activation {
                     self.host.said(status);
                 }
                 // The last requests may take a while: it is asked ever more rarely.
-                self.rests.begin(Rest::Drain, clock::since_boot());
+                self.rests.rest(Rest::Drain, clock::since_boot());
                 if self.host.packages().iter().all(|found| found.state != PackageState::Draining) {
                     self.rests.forget(&Rest::Drain);
                 }
@@ -238,7 +238,7 @@ impl Activation {
     fn put_off(&mut self, package: &PackageName, kind: &'static str, error: &ClientError) {
         let what = chain(error);
         tracing::warn!(%package, "{what}");
-        let first = self.rests.begin(Rest::Package(package.clone()), clock::since_boot());
+        let first = self.rests.rest(Rest::Package(package.clone()), clock::since_boot());
         // A host that is gone is reported as that.
         if first && matches!(error, ClientError::Refused { .. } | ClientError::Late { .. }) {
             self.tell(kind, Some(package), what);
@@ -280,7 +280,7 @@ impl Activation {
             Probed::Killed(what) => ("probe-crashed", what),
             Probed::NotRun(why) => {
                 tracing::warn!(%package, "{why}");
-                if self.rests.begin(Rest::Package(package.clone()), clock::since_boot()) {
+                if self.rests.rest(Rest::Package(package.clone()), clock::since_boot()) {
                     self.tell("probe-not-run", Some(&package), why);
                 }
                 return Ok(());
@@ -319,7 +319,7 @@ impl Activation {
         if damaged > 0 {
             return self.apply(Event::Damaged { package, digest });
         }
-        let again = !self.rests.begin(Rest::Package(package.clone()), clock::since_boot());
+        let again = !self.rests.rest(Rest::Package(package.clone()), clock::since_boot());
         if again && role == Role::Trial {
             let what = "the host finds a file damaged that is not".to_owned();
             return self.apply(Event::TrialFailed { package, digest, reason: "corrupt".to_owned(), what });

@@ -138,7 +138,7 @@ impl Activation {
         if let Err(error) = self.give_up_prefetched(|_| true) {
             tracing::warn!("{}", chain(&error));
         }
-        if self.rests.begin(rest, now) {
+        if self.rests.rest(rest, now) {
             self.tell("disk-full", Some(package), what);
         }
         false

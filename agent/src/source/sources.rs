@@ -84,7 +84,7 @@ impl<C: Chunks> Sources<C> {
     pub fn wanted(&mut self, known: BTreeMap<Digest, Vec<Origin>>) {
         self.known = known;
         let known = &self.known;
-        self.rests.keep(|origin, digest| match digest {
+        self.rests.keep(|(origin, digest)| match digest {
             Some(digest) => known.get(digest).is_some_and(|all| all.contains(origin)),
             None => known.values().any(|all| all.contains(origin)),
         });
@@ -131,7 +131,7 @@ impl<C: Chunks> Sources<C> {
                 let actions = self.transfers.frame(now, &frame);
                 let spoiled = self.transfers.progress().find(|p| p.digest == digest).map_or(0, |p| p.spoiled);
                 if actions.iter().any(|action| matches!(action, Action::Done { .. })) {
-                    self.rests.forget(&origin, &digest);
+                    self.rests.end(&origin, &digest);
                 }
                 outcome.actions = self.ask(actions, now);
                 if spoiled < SPOILED {
@@ -141,7 +141,7 @@ impl<C: Chunks> Sources<C> {
             }
         };
         tracing::warn!(%origin, %digest, "a source fails: {trouble}");
-        if self.rests.begin(&origin, digest, &trouble, now, random) {
+        if self.rests.rest(&origin, digest, &trouble, now, random) {
             outcome.told = Some(format!(
                 "source {origin} fails for blob {digest}: {trouble}; it is fetched another way and the source asked again later"
             ));
@@ -204,7 +204,7 @@ impl<C: Chunks> Sources<C> {
     /// The source to ask for a blob: the first that does not rest.
     fn origin(&self, digest: &Digest, now: Duration) -> Option<&Origin> {
         self.shared.as_ref()?;
-        self.known.get(digest)?.iter().find(|origin| !self.rests.has(origin, digest, now))
+        self.known.get(digest)?.iter().find(|origin| !self.rests.are_on(origin, digest, now))
     }
 
     /// Hands requests to jobs, and forgets jobs that nobody needs; the other actions remain.
