@@ -65,7 +65,7 @@ impl Daemon {
     /// What a person should know.
     fn trouble(&self) -> Vec<String> {
         let certificate = self.certificate_trouble(self.now().at);
-        let full = self.full.trouble().or_else(|| self.activation.short_of_room());
+        let full = self.disk.trouble().or_else(|| self.activation.short_of_room());
         let metering = self.activation.metering();
         let latched = self.latched.as_ref().map(|why| format!("nothing is accepted: {why}"));
         let trouble =

@@ -2,10 +2,10 @@
 //!
 //! Everything that decides lives elsewhere; this carries between them. It runs on one thread, so
 //! nothing is ever half-changed when something else looks. No failure of the store ends the agent: the
-//! host goes on serving, and a disk that is full, read-only or broken is waited out ([`full`]).
+//! host goes on serving, and a disk that is full, read-only or broken is waited out ([`disk`]).
 
 mod credentials;
-mod full;
+mod disk;
 mod host;
 mod link;
 mod local;
@@ -43,14 +43,14 @@ use crate::store::{Disk, RealDisk, Store, StoreError};
 use crate::supervise::{Farewell, HostEvent, ListenError, Supervisor};
 
 use credentials::Asking;
-use full::Full;
+use disk::DiskHealth;
 use link::Link;
 
 /// How often mere progress is reported.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Wait for an earlier agent to end, before it counts as running.
 const LOCK: Duration = Duration::from_secs(1);
-/// Wait before another try to start on a full disk.
+/// Wait before another try to start on a disk that takes no writes.
 const START: Duration = Duration::from_secs(10);
 /// Longest time for saying goodbye to the broker.
 const GOODBYE: Duration = Duration::from_secs(4);
@@ -122,12 +122,7 @@ pub async fn run_on(
     // Before the signals: while it waits for the directory they simply end it.
     let _lock = loop {
         match Lock::take(&config.data, LOCK).map_err(DaemonError::from) {
-            Err(error) if error.is_disk() => {
-                let why = format!("{}: waiting for the disk before the start", chain(&error));
-                tracing::error!("{why}");
-                notify.starting(&why, START * 6);
-                tokio::time::sleep(START).await;
-            }
+            Err(error) if error.is_disk() => wait_for_the_disk(&error, &mut notify).await,
             taken => break taken?,
         }
     };
@@ -136,16 +131,11 @@ pub async fn run_on(
     let (mut daemon, mut sources) = loop {
         match Daemon::start(&ground, &config, enrolment.clone(), logs.clone()).await {
             // It has written nothing down then. A host that runs goes on serving.
-            Err(error) if error.is_disk() => {
-                let why = format!("{}: waiting for the disk before the start", chain(&error));
-                tracing::error!("{why}");
-                notify.starting(&why, START * 6);
-                tokio::select! {
-                    _ = terminate.recv() => return Ok(()),
-                    _ = interrupt.recv() => return Ok(()),
-                    () = tokio::time::sleep(START) => {}
-                }
-            }
+            Err(error) if error.is_disk() => tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                () = wait_for_the_disk(&error, &mut notify) => {}
+            },
             started => break started?,
         }
     };
@@ -193,6 +183,14 @@ pub async fn run_on(
     notify.stopping();
     daemon.stop(&config, sources).await;
     Ok(())
+}
+
+/// The agent cannot start on this disk: says so, and waits before the next try.
+async fn wait_for_the_disk(error: &DaemonError, notify: &mut Notify) {
+    let why = format!("{}: waiting for the disk before the start", chain(error));
+    tracing::error!("{why}");
+    notify.starting(&why, START * 6);
+    tokio::time::sleep(START).await;
 }
 
 async fn next(inbox: &mut Option<Inbox>) -> Option<Incoming> {
@@ -264,7 +262,7 @@ struct Daemon {
     told: VecDeque<Told>,
     /// Whether the facts are to be reported.
     facts: bool,
-    full: Full,
+    disk: DiskHealth,
     /// Whether something but progress may have changed.
     dirty: bool,
 }
@@ -277,12 +275,12 @@ impl Daemon {
             self.speak(due);
         }
         self.mind_the_reserve(now);
-        if !self.full.waits(now) {
+        if !self.disk.waits(now) {
             self.recover()?;
             self.write_down(now)?;
         }
         if self.may_talk()
-            && !self.full.is_broken()
+            && !self.disk.is_broken()
             && let Some(rows) = self.reporter.due(now)?
         {
             self.link.say(Kind::State, Body::State(rows));
@@ -316,16 +314,16 @@ impl Daemon {
         if self.dirty || now >= self.reported_at + PROGRESS {
             self.report_state(now)?;
         }
-        self.full.over();
+        self.disk.over();
         Ok(())
     }
 
     fn wake_at(&self) -> Option<Duration> {
-        let reads = self.may_talk() && !self.full.is_broken();
+        let reads = self.may_talk() && !self.disk.is_broken();
         let rows = reads.then(|| self.reporter.wake_at()).flatten();
         // It is minded with what is written down.
-        let certificate = if self.full.is_waiting() { None } else { self.certificate_wakes_at() };
-        let room = self.full.wake_at();
+        let certificate = if self.disk.is_waiting() { None } else { self.certificate_wakes_at() };
+        let room = self.disk.wake_at();
         [self.activation.wake_at(), self.link.wake_at(), rows, room, certificate].into_iter().flatten().min()
     }
 

@@ -9,7 +9,7 @@ use selvedge_mqtt::BrokerAddress;
 use tokio::sync::mpsc;
 
 use super::credentials::{Asking, tls_time};
-use super::full::Full;
+use super::disk::DiskHealth;
 use super::link::Link;
 use super::{Daemon, DaemonError, Ground, Sources};
 use crate::activate::{Activation, Parts, Told};
@@ -154,7 +154,7 @@ impl Daemon {
             introduced_at: None,
             told: VecDeque::new(),
             facts: true,
-            full: Full::default(),
+            disk: DiskHealth::default(),
             dirty: true,
         };
         if let Err(error) = daemon.activation.pursue() {

@@ -21,9 +21,9 @@ const RESERVE: Duration = Duration::from_secs(30);
 /// Most events that wait for room; the oldest go first.
 const MOST_TOLD: usize = 64;
 
-/// How full it is.
+/// How the disk does.
 #[derive(Debug, Default)]
-pub(super) struct Full {
+pub(super) struct DiskHealth {
     /// Until when nothing is written, and the pause that it is.
     until: Option<(Duration, Duration)>,
     /// When to see to the reserve.
@@ -36,7 +36,7 @@ pub(super) struct Full {
     broken: Option<String>,
 }
 
-impl Full {
+impl DiskHealth {
     /// Begins a pause, longer than the one before; returns its end.
     fn pause(&mut self, now: Duration) -> Duration {
         let pause = match self.until {
@@ -92,11 +92,11 @@ impl Daemon {
     /// Takes an error of the store: what could not be written waits.
     pub(super) fn endure(&mut self, error: StoreError) {
         let now = clock::since_boot();
-        let waits = self.full.waits(now);
-        let until = self.full.pause(now);
+        let waits = self.disk.waits(now);
+        let until = self.disk.pause(now);
         let why = chain(&error);
         self.dirty = true;
-        if error.is_full() && !self.full.is_broken() {
+        if error.is_full() && !self.disk.is_broken() {
             if !waits {
                 tracing::error!("{why}: waiting for room");
             }
@@ -112,7 +112,7 @@ impl Daemon {
 
     /// The disk has to prove itself before anything is written again.
     pub(super) fn breaks(&mut self, why: String) {
-        if self.full.broken.replace(why.clone()).is_none() {
+        if self.disk.broken.replace(why.clone()).is_none() {
             self.told.push_back(Told { kind: "disk-failed", package: None, what: why });
         }
     }
@@ -120,7 +120,7 @@ impl Daemon {
     /// After a disk has failed: has it prove itself, and goes on from what it really holds. A write that
     /// failed may have become durable all the same.
     pub(super) fn recover(&mut self) -> Result<(), StoreError> {
-        if !self.full.is_broken() {
+        if !self.disk.is_broken() {
             return Ok(());
         }
         let database = self.store.database();
@@ -142,7 +142,7 @@ impl Daemon {
             self.floor.raise(trust.floor());
         }
         self.latched.clone_from(&self.distrust);
-        let failed = self.full.broken.take().unwrap_or_default();
+        let failed = self.disk.broken.take().unwrap_or_default();
         tracing::info!("the disk works again");
         let what = format!("the disk works again, after it failed: {failed}");
         self.told.push_back(Told { kind: "disk-recovered", package: None, what });
@@ -154,23 +154,23 @@ impl Daemon {
 
     /// Reports that the reserve was taken, and makes it again when there is room.
     pub(super) fn mind_the_reserve(&mut self, now: Duration) {
-        if self.store.database().found_full() && !self.full.reported {
-            self.full.reported = true;
-            self.full.bare = true;
-            self.full.reserve_at = now + RESERVE;
-            if !self.full.waits(now) {
+        if self.store.database().found_full() && !self.disk.reported {
+            self.disk.reported = true;
+            self.disk.bare = true;
+            self.disk.reserve_at = now + RESERVE;
+            if !self.disk.waits(now) {
                 self.activation.make_room(now);
             }
             let what = "the disk is full: what was on its way was dropped; make room and it is fetched again";
             self.told.push_back(Told { kind: "disk-full", package: None, what: what.to_owned() });
             self.dirty = true;
         }
-        if now >= self.full.reserve_at {
-            self.full.reserve_at = now + RESERVE;
+        if now >= self.disk.reserve_at {
+            self.disk.reserve_at = now + RESERVE;
             match self.store.keep_reserve() {
                 Ok(there) => {
-                    self.full.bare = !there;
-                    self.full.reported &= !there;
+                    self.disk.bare = !there;
+                    self.disk.reported &= !there;
                 }
                 Err(error) => tracing::warn!("{}", chain(&error)),
             }
