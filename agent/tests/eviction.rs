@@ -3,24 +3,21 @@
 //! committed before it, is staged or on trial.
 #![allow(clippy::unwrap_used)]
 
+mod hostless;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostless::driver;
 use proptest::prelude::*;
-use selvedge_agent::activate::{Activation, Parts};
 use selvedge_agent::clock;
-use selvedge_agent::fetch::Hardware;
-use selvedge_agent::memory::Memory;
 use selvedge_agent::store::{Key, RealDisk, Store};
-use selvedge_agent::supervise::{HostProgram, Probe};
-use selvedge_control::Client;
 use selvedge_deployment::{Committed, Health, Release, Rules, Slot, Stage, State, StateRecord};
 use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::chunks::ChunkIndex;
 use selvedge_package::{Digest, Manifest, PackageName};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 /// What is held of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,29 +51,6 @@ fn package(name: &str, release: u64, model: u8) -> (Built, Vec<Vec<u8>>) {
     let blobs = [built.manifest.clone(), b"{}".to_vec(), model];
     let blobs = blobs.into_iter().chain(built.blobs.iter().map(|b| b.1.clone())).collect();
     (built, blobs)
-}
-
-fn driver(store: &Store) -> Activation {
-    let (outcomes, _) = mpsc::unbounded_channel();
-    let parts = Parts {
-        store: store.clone(),
-        hardware: Hardware { architecture: "x86_64", memory_mib: 1000 },
-        client: Client::new(store.root().join("control.sock")),
-        probe: Probe {
-            launcher: "/bin/false".into(),
-            host: HostProgram { binary: "/bin/false".into(), modules: None, onnxruntime: None },
-            log: store.root().join("host.log"),
-            patience: Duration::from_secs(30),
-            memory: 1 << 30,
-            sampled: Memory::default(),
-        },
-        memory: Memory::default(),
-        load: Duration::from_secs(30),
-        outcomes,
-        traffic: Default::default(),
-        floor: Default::default(),
-    };
-    Activation::resume(parts, 1).unwrap()
 }
 
 fn check(held: &[Vec<(Held, u8)>]) {
@@ -162,7 +136,7 @@ fn check(held: &[Vec<(Held, u8)>]) {
     gone.retain(|digest| !needed.contains(digest) && !manifests.contains(digest));
 
     // Too little room for what is on its way: what was kept for later goes.
-    let mut activation = driver(&store);
+    let (mut activation, _) = driver(&store);
     activation.give_up_prefetched(|_| true).unwrap();
     activation.pursue().unwrap();
     let all = |digests: &BTreeSet<Digest>, there: bool| {

@@ -2,28 +2,27 @@
 //! ends, and what was put off is done when there is room, without a restart.
 #![allow(clippy::unwrap_used)]
 
+mod hostless;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hostless::driver;
 use redb::StorageBackend;
-use selvedge_agent::activate::{Activation, Outcome, Parts};
-use selvedge_agent::fetch::Hardware;
-use selvedge_agent::memory::Memory;
+use selvedge_agent::activate::Activation;
 use selvedge_agent::store::disk::{Disk, DiskFile};
 use selvedge_agent::store::{Key, MARGIN, RealDisk, Replaces, Row, Store, StoreError};
-use selvedge_agent::supervise::{Fate, HostProgram, Probe};
+use selvedge_agent::supervise::Fate;
 use selvedge_agent::{clock, identity};
-use selvedge_control::Client;
 use selvedge_deployment::StateRecord;
 use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::chunks::ChunkIndex;
 use selvedge_package::trust::{Assignment, Desired, TrustState};
 use selvedge_package::{Digest, Manifest};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 /// What a write into the database needs free, as on a file system that never writes in place.
 const SPARE: u64 = 4096;
@@ -219,29 +218,6 @@ fn a_start_on_a_full_disk_gives_up_what_was_on_its_way_and_nothing_else() {
     assert!(store.has(&blob).unwrap());
     assert_eq!(store.database().rows_waiting().unwrap(), 1);
     identity::next_epoch(store.database(), 5).unwrap();
-}
-
-fn driver(store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
-    let (sender, outcomes) = mpsc::unbounded_channel();
-    let parts = Parts {
-        store: store.clone(),
-        hardware: Hardware { architecture: "x86_64", memory_mib: 1000 },
-        client: Client::new(store.root().join("control.sock")),
-        probe: Probe {
-            launcher: "/bin/false".into(),
-            host: HostProgram { binary: "/bin/false".into(), modules: None, onnxruntime: None },
-            log: store.root().join("host.log"),
-            patience: Duration::from_secs(30),
-            memory: 1 << 30,
-            sampled: Memory::default(),
-        },
-        memory: Memory::default(),
-        load: Duration::from_secs(30),
-        traffic: Default::default(),
-        floor: Default::default(),
-        outcomes: sender,
-    };
-    (Activation::resume(parts, 1).unwrap(), outcomes)
 }
 
 fn package(requires: serde_json::Value) -> Built {

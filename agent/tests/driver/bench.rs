@@ -17,9 +17,10 @@ use selvedge_package::bundle::{Builder, Built};
 use selvedge_package::trust::{Assignment, Desired, TrustState};
 use selvedge_package::{Digest, Manifest};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
+
+use crate::control_socket::serve;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(50);
@@ -112,34 +113,6 @@ impl Host {
     }
 }
 
-pub async fn play(listener: UnixListener, host: Arc<Mutex<Host>>) {
-    let mut unanswered = Vec::new();
-    loop {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut request = Vec::new();
-        let (head, length) = loop {
-            stream.read_buf(&mut request).await.unwrap();
-            let Some(end) = request.windows(4).position(|w| w == b"\r\n\r\n") else { continue };
-            let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            break (end + 4, length.map_or(0, |length| length.parse().unwrap()));
-        };
-        while request.len() < head + length {
-            stream.read_buf(&mut request).await.unwrap();
-        }
-        let line = String::from_utf8_lossy(&request[..head]).into_owned();
-        let at = line.split(' ').nth(1).unwrap().to_owned();
-        let (code, body) = host.lock().unwrap().answer(&at, &request[head..]);
-        if at == path::LOAD && host.lock().unwrap().hangs {
-            unanswered.push(stream);
-            continue;
-        }
-        let body = body.to_string();
-        let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let _ = stream.write_all(answer.as_bytes()).await;
-    }
-}
-
 pub struct Bench {
     pub place: tempfile::TempDir,
     pub store: Store,
@@ -161,7 +134,12 @@ impl Bench {
         let store = Store::open(Arc::new(RealDisk), &place.path().join("data")).unwrap();
         let host = Arc::new(Mutex::new(Host::default()));
         let socket = place.path().join("control.sock");
-        tokio::spawn(play(UnixListener::bind(&socket).unwrap(), Arc::clone(&host)));
+        let played = Arc::clone(&host);
+        tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), move |at, body| {
+            let mut host = played.lock().unwrap();
+            let answer = host.answer(at, body);
+            (at != path::LOAD || !host.hangs).then_some(answer)
+        }));
         set_probe(
             place.path(),
             &json!({ "package": { "package": { "name": "p", "digest": Digest::of(b"") },
@@ -180,6 +158,13 @@ impl Bench {
         let desired = Desired { sequence, issued_at, nonce: Vec::new(), assignments };
         self.activation.desire(&self.trust, &desired).unwrap();
         self.activation.pursue().unwrap();
+    }
+
+    /// Has a release installed, and waits until it is committed.
+    pub async fn commit(&mut self, sequence: u64, built: &Built) {
+        self.desire(sequence, &[built]);
+        let digest = built.bundle.digest();
+        self.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.digest == digest)).await;
     }
 
     pub fn host_up(&mut self) {

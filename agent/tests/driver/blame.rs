@@ -33,8 +33,7 @@ async fn what_is_committed_and_killed_each_time_that_it_is_opened_is_quarantined
     let mut bench = Bench::new().await;
     bench.host_up();
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     bench.asked();
     assert_eq!(killed_while_it_opens(&mut bench).await, Health::Quarantined);
     assert_eq!(bench.slot().failure.unwrap().reason, "quarantined");
@@ -66,8 +65,7 @@ async fn a_trial_is_taken_back_at_once_by_what_it_did_and_not_by_what_others_did
         set_kills(bench.place.path(), 7);
         bench.host_up();
         let first = package(&bench.store, 1, json!({}));
-        bench.desire(1, &[&first]);
-        bench.until("commit", |b| b.slot().committed.is_some()).await;
+        bench.commit(1, &first).await;
         let second = package_with(&bench.store, 2, json!({ "activation": { "probation-seconds": 3600 } }));
         bench.desire(2, &[&second]);
         bench
@@ -121,6 +119,5 @@ async fn what_is_named_while_it_is_opened_is_taken_back_and_what_is_killed_is_tr
     bench.restart_host();
     bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
     let third = package(&bench.store, 3, json!({}));
-    bench.desire(3, &[&third]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(3, &third).await;
 }

@@ -5,6 +5,8 @@
 mod bench;
 mod blame;
 mod carry;
+#[path = "../control_socket/mod.rs"]
+mod control_socket;
 mod probation;
 
 use selvedge_agent::supervise::Fate;
@@ -57,8 +59,7 @@ async fn a_failed_case_is_not_committed_and_the_old_release_stays() {
     let mut bench = Bench::new().await;
     bench.host_up();
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     set_probe(
         bench.place.path(),
         &json!({ "package": { "package": { "name": "p", "digest": Digest::of(b"") },
@@ -83,13 +84,11 @@ async fn what_memory_would_not_hold_beside_the_old_one_takes_its_place() {
     bench.host_up();
     set_memory(bench.place.path(), 1000);
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     assert!(!bench.told.contains(&"stops-first".to_owned()), "there was nothing to stop");
     bench.asked();
     let second = package(&bench.store, 2, json!({}));
-    bench.desire(2, &[&second]);
-    bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == 2)).await;
+    bench.commit(2, &second).await;
     assert_eq!(bench.asked(), ["unload p", "load p", "activate p"]);
     assert!(bench.told.contains(&"stops-first".to_owned()), "{:?}", bench.told);
 
@@ -105,8 +104,7 @@ async fn what_memory_would_not_hold_beside_the_old_one_takes_its_place() {
     // With memory for both they are side by side again.
     set_memory(bench.place.path(), 10_000_000);
     let fourth = package(&bench.store, 4, json!({}));
-    bench.desire(4, &[&fourth]);
-    bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == 4)).await;
+    bench.commit(4, &fourth).await;
     assert_eq!(bench.asked(), ["load p", "activate p"]);
 }
 
@@ -115,8 +113,7 @@ async fn a_probe_killed_for_want_of_memory_has_it_to_itself_the_second_time() {
     let mut bench = Bench::new().await;
     bench.host_up();
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     bench.asked();
     set_program(bench.place.path(), "kill -KILL $$");
     set_memory(bench.place.path(), 1000);
@@ -141,8 +138,7 @@ async fn a_release_that_drains_is_shown_until_it_is_gone() {
     bench.host.lock().unwrap().drains = true;
     for release in [1, 2] {
         let built = package(&bench.store, release, json!({}));
-        bench.desire(release, &[&built]);
-        bench.until("commit", |b| b.slot().committed.is_some_and(|c| c.release.release == release)).await;
+        bench.commit(release, &built).await;
     }
     let draining = |b: &Bench| {
         let packages = &b.activation.host().unwrap().packages;
@@ -212,8 +208,7 @@ async fn new_settings_are_reported_when_they_run_and_not_before() {
     let mut bench = Bench::new().await;
     bench.host_up();
     let built = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&built]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &built).await;
     bench.asked();
     let with = |value: &str| {
         let settings = [("k".to_owned(), value.to_owned())].into();
@@ -259,8 +254,7 @@ async fn a_damaged_file_is_found_dropped_and_fetched_again() {
     let mut bench = Bench::new().await;
     bench.host_up();
     let built = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&built]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &built).await;
     bench.asked();
 
     // A byte changes on disk, the host is restarted and notices.
@@ -295,8 +289,7 @@ async fn a_release_that_cannot_be_loaded_does_not_keep_the_host_from_being_ready
     let mut bench = Bench::new().await;
     bench.host_up();
     let built = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&built]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &built).await;
     bench.asked();
     bench.host.lock().unwrap().refusals.push(json!({ "error": "no memory", "reason": "limit" }));
     bench.restart_host();
@@ -350,8 +343,7 @@ async fn a_trial_that_waits_keeps_what_is_committed_from_no_new_host() {
     let mut bench = Bench::new().await;
     bench.host_up();
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     std::fs::remove_file(bench.place.path().join("host")).unwrap();
     let second = package(&bench.store, 2, json!({}));
     bench.desire(2, &[&second]);

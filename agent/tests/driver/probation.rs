@@ -17,8 +17,7 @@ async fn on_trial(rules: Value) -> Bench {
     let mut bench = Bench::new().await;
     bench.host_up();
     let first = package(&bench.store, 1, json!({}));
-    bench.desire(1, &[&first]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(1, &first).await;
     let second = package_with(&bench.store, 2, json!({ "activation": rules }));
     bench.desire(2, &[&second]);
     bench.until("probation", on_probation).await;
@@ -167,6 +166,5 @@ async fn what_takes_more_memory_than_it_says_is_refused() {
     assert!(bench.slot().committed.is_none() && !bench.serves());
     set_probe(bench.place.path(), &case);
     let second = package_with(&bench.store, 2, limited(1000));
-    bench.desire(2, &[&second]);
-    bench.until("commit", |b| b.slot().committed.is_some()).await;
+    bench.commit(2, &second).await;
 }

@@ -24,8 +24,9 @@ use selvedge_protocol::message::{DeviceState, ReportBody};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
+use crate::control_socket::serve;
 use crate::disk::{CutDisk, Gate};
-use crate::host::{Host, play};
+use crate::host::Host;
 use crate::world::{DEVICE, Package};
 
 pub const ROOT: &str = "/agent";
@@ -90,7 +91,9 @@ impl<'a> Life<'a> {
         let host = Arc::new(Mutex::new(host));
         let socket = place.join("control.sock");
         let _ = std::fs::remove_file(&socket);
-        tokio::spawn(play(UnixListener::bind(&socket)?, Arc::clone(&host)));
+        let played = Arc::clone(&host);
+        let answer = move |at: &str, body: &[u8]| Some(played.lock().unwrap().answer(at, body));
+        tokio::spawn(serve(UnixListener::bind(&socket)?, answer));
         let parts = Parts {
             store: store.clone(),
             hardware: Hardware { architecture: "x86_64", memory_mib: 1000 },

@@ -3,15 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use selvedge_agent::store::{Database, Key};
 use selvedge_control::{HostStatus, Load, PackageRef, PackageState, PackageStatus, path};
 use selvedge_deployment::{Stage, State, StateRecord};
 use selvedge_package::Digest;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixListener;
 
 use crate::device::ROOT;
 use crate::disk::CutDisk;
@@ -42,7 +40,7 @@ impl Host {
         serving.map(|p| p.package.digest).collect()
     }
 
-    fn answer(&mut self, at: &str, body: &[u8]) -> (u16, Value) {
+    pub fn answer(&mut self, at: &str, body: &[u8]) -> (u16, Value) {
         match at {
             path::LOAD => {
                 let load: Load = serde_json::from_slice(body).unwrap();
@@ -116,29 +114,5 @@ impl Host {
         let packages = self.packages.clone();
         serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: self.ready, packages })
             .unwrap()
-    }
-}
-
-/// Answers one request a connection.
-pub async fn play(listener: UnixListener, host: Arc<Mutex<Host>>) {
-    loop {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut request = Vec::new();
-        let (head, length) = loop {
-            stream.read_buf(&mut request).await.unwrap();
-            let Some(end) = request.windows(4).position(|w| w == b"\r\n\r\n") else { continue };
-            let head = String::from_utf8_lossy(&request[..end]).to_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-            break (end + 4, length.map_or(0, |length| length.parse().unwrap()));
-        };
-        while request.len() < head + length {
-            stream.read_buf(&mut request).await.unwrap();
-        }
-        let line = String::from_utf8_lossy(&request[..head]).into_owned();
-        let at = line.split(' ').nth(1).unwrap().to_owned();
-        let (code, body) = host.lock().unwrap().answer(&at, &request[head..]);
-        let body = body.to_string();
-        let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-        let _ = stream.write_all(answer.as_bytes()).await;
     }
 }

@@ -4,6 +4,8 @@
 //! to its end.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../control_socket/mod.rs"]
+mod control_socket;
 mod device;
 mod disk;
 mod driver;
