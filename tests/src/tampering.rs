@@ -1,14 +1,15 @@
 //! A wire between agent and broker that changes one byte in blocks on their way to the device.
 //!
-//! It follows MQTT's framing (fixed header, remaining length) only as far as it must to find
-//! PUBLISH packets whose topic ends in `/dn/blk`, so that the connection itself stays sound and
-//! what arrives wrong is a block.
+//! It changes only PUBLISH packets whose topic ends in `/dn/blk`, so that the connection itself stays
+//! sound and what arrives wrong is a block.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+
+use crate::link::packets;
 
 /// The wire. It lives as long as the test's process.
 pub struct Tampering {
@@ -55,23 +56,8 @@ impl Tampering {
 
 fn carry(mut from: TcpStream, mut to: &TcpStream, left: &AtomicU32, seen: &AtomicU32) -> io::Result<()> {
     loop {
-        let mut packet = vec![0; 1];
-        from.read_exact(&mut packet)?;
-        let (mut length, mut shift) = (0_usize, 0);
-        loop {
-            let mut byte = [0];
-            from.read_exact(&mut byte)?;
-            packet.push(byte[0]);
-            length |= usize::from(byte[0] & 0x7f) << shift;
-            shift += 7;
-            if byte[0] & 0x80 == 0 || shift > 21 {
-                break;
-            }
-        }
-        let body = packet.len();
-        packet.resize(body + length, 0);
-        from.read_exact(&mut packet[body..])?;
-        if is_block(packet[0], &packet[body..]) {
+        let mut packet = packets::next(&mut from)?;
+        if packets::publish(&packet).is_some_and(|publish| publish.topic.ends_with("/dn/blk")) {
             seen.fetch_add(1, Ordering::SeqCst);
             let spoil = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
             if spoil && let Some(last) = packet.last_mut() {
@@ -80,11 +66,4 @@ fn carry(mut from: TcpStream, mut to: &TcpStream, left: &AtomicU32, seen: &Atomi
         }
         to.write_all(&packet)?;
     }
-}
-
-fn is_block(header: u8, body: &[u8]) -> bool {
-    let Some(length) = body.get(..2).map(|n| usize::from(u16::from_be_bytes([n[0], n[1]]))) else {
-        return false;
-    };
-    header >> 4 == 3 && body.get(2..2 + length).is_some_and(|topic| topic.ends_with(b"/dn/blk"))
 }

@@ -9,7 +9,7 @@
 
 pub mod cable;
 pub mod ledger;
-mod packets;
+pub(crate) mod packets;
 pub mod relay;
 
 use std::sync::{Mutex, PoisonError};
