@@ -139,6 +139,11 @@ fn at_a_start() {
         answers(&stack);
         small.empty();
         stack.wait_committed("identity", 2);
+        // Which host it is could not be written down at its start, and is by now.
+        wait::until("word of the host", || {
+            let (noted, runs) = (stack.host_id(), stack.agent_status()["host"]["pid"].as_u64());
+            if noted.map(u64::from) == runs && runs.is_some() { Ok(()) } else { Err((noted, runs)) }
+        });
 
         // Read-only, and writable again: the agent that was started on it has waited.
         stack.agent().kill();

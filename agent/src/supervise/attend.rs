@@ -142,14 +142,6 @@ impl Attendant {
         stop: &mut oneshot::Receiver<Farewell>,
     ) -> Over {
         let adopted = status.is_some();
-        // One that is started writes itself down before its program starts.
-        if adopted
-            && self.starts_it()
-            && let Some(trace) = process.id().and_then(Trace::of)
-            && let Err(error) = trace.write(&self.options.run_file("host.json"))
-        {
-            tracing::warn!(%error, "cannot write host.json into the run directory");
-        }
         let status = match status {
             Some(status) => status,
             None => tokio::select! {
@@ -170,12 +162,20 @@ impl Attendant {
                 },
             },
         };
-        self.note("http", &status.http);
+        let http = status.http.clone();
+        if let Err(error) = self.write_down(process, &http) {
+            tracing::warn!(%error, "cannot write into the run directory; it is tried again");
+        }
         let _ = self.events.send(HostEvent::Up { status, adopted }).await;
-        self.listen_to(process, stop).await
+        self.listen_to(process, &http, stop).await
     }
 
-    async fn listen_to(&self, process: &mut Process, stop: &mut oneshot::Receiver<Farewell>) -> Over {
+    async fn listen_to(
+        &self,
+        process: &mut Process,
+        http: &str,
+        stop: &mut oneshot::Receiver<Farewell>,
+    ) -> Over {
         let mut since = 0;
         let mut misses = 0;
         let mut named = Vec::new();
@@ -193,6 +193,9 @@ impl Attendant {
                         if now >= log_check + LOG_CHECK {
                             log_check = now;
                             self.trim_log();
+                        }
+                        if let Err(error) = self.write_down(process, http) {
+                            tracing::debug!(%error, "still cannot write into the run directory");
                         }
                         for event in events.events {
                             if event.fatal {
@@ -256,9 +259,17 @@ impl Attendant {
         Over::Died { what: ending.what, named, fate: ending.fate }
     }
 
-    fn note(&self, name: &str, content: &str) {
-        if let Err(error) = write_run_file(&self.options.run_file(name), content) {
-            tracing::warn!(%error, name, "cannot write into the run directory");
+    /// Says in the run directory which process serves and where, where that is not said there yet: a host
+    /// writes itself down before it starts, but a full disk may have kept it, or this agent, from it.
+    fn write_down(&self, process: &Process, http: &str) -> std::io::Result<()> {
+        let file = |name| self.options.run_file(name);
+        let trace = process.id().filter(|_| self.starts_it()).and_then(Trace::of);
+        if let Some(trace) = trace.filter(|trace| Trace::read(&file("host.json")) != Some(*trace)) {
+            trace.write(&file("host.json"))?;
+        }
+        match std::fs::read(file("http")) {
+            Ok(said) if said == http.as_bytes() => Ok(()),
+            _ => write_run_file(&file("http"), http),
         }
     }
 }
