@@ -55,6 +55,14 @@ impl Came {
 /// # Panics
 /// Where it has not come after `limit`.
 pub fn watch(stack: &Stack, release: u64, limit: Duration) -> Came {
+    watch_from(stack, release, limit, &|| {})
+}
+
+/// The same; `begun` is called once, at the first sign of fetching.
+///
+/// # Panics
+/// Where it has not come after `limit`.
+pub fn watch_from(stack: &Stack, release: u64, limit: Duration, begun: &dyn Fn()) -> Came {
     deploy(stack, NAME, release);
     let (mut began, mut arrived, mut bytes) = (None, None, 0);
     wait::within(limit, LOOK, "the parcel", || {
@@ -65,7 +73,10 @@ pub fn watch(stack: &Stack, release: u64, limit: Duration) -> Came {
         let fetching = pending["stage"] == "fetching" && pending["release"] == release;
         let total = pending["total"].as_u64().unwrap_or(0);
         if fetching {
-            began.get_or_insert_with(clock::now);
+            began.get_or_insert_with(|| {
+                begun();
+                clock::now()
+            });
             bytes = bytes.max(total);
             // Between manifest and files everything that is known of so far is there, too.
             arrived = if pending["bytes"].as_u64() < Some(total) {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::{beside, examples, paths, run};
 
-/// Runs `tests/src/bin/bench_NAME.rs` with these arguments.
+/// Runs `tests/src/bin/bench_NAME.rs`, or the folder of that name, with these arguments.
 pub fn run(name: &str, arguments: &[String]) -> Result<()> {
     let known = known()?;
     if !known.iter().any(|bench| bench == name) {
@@ -48,7 +48,8 @@ fn known() -> Result<Vec<String>> {
         .filter_map(Result::ok)
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
-            Some(name.strip_prefix("bench_")?.strip_suffix(".rs")?.to_owned())
+            let name = name.strip_prefix("bench_")?;
+            Some(name.strip_suffix(".rs").unwrap_or(name).to_owned())
         })
         .collect();
     names.sort();

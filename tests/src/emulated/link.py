@@ -4,8 +4,8 @@
 namespace of process PID (10.77.0.2) and carries packets between them: RATE bytes a second each way,
 DELAY seconds each way, one packet of every 1/LOSS lost each way, QUEUE bytes waiting at most (what
 comes on top is dropped, as a router does). It says `ready`, and then obeys its standard input, a word
-a line: `cut` (nothing passes), `mend`, `count` (answers with packets and bytes that passed, each way).
-It ends with its standard input.
+a line: `cut` (nothing passes), `mend`, `count` (answers with packets and bytes that passed, each way),
+`seed NUMBER` (from now on what gets lost is what that seed says). It ends with its standard input.
 
 The kernel's netem would do the same and is not in every kernel; TUN is. Losses are spread: of each
 row of 1/LOSS packets one is lost, and chance says which, so that two runs of a minute lose as much.
@@ -31,10 +31,13 @@ class Way:
     def __init__(self, out, rate, delay, loss, queue, seed):
         self.out, self.rate, self.delay, self.queue = out, rate, delay, queue
         self.row = round(1 / loss) if loss > 0 else 0
-        self.random = random.Random(seed)
-        self.position = self.victim = 0
         self.free_at = 0.0
         self.packets = self.bytes = 0
+        self.lose_anew(seed)
+
+    def lose_anew(self, seed):
+        self.random = random.Random(seed)
+        self.position = self.victim = 0
 
     def is_lost(self):
         if not self.row:
@@ -105,10 +108,13 @@ def run(ways, down, up):
                 said = os.read(0, 4096).decode()
                 if not said:
                     return
-                for word in said.split():
-                    if word == "count":
+                for words in map(str.split, said.splitlines()):
+                    if words[0] == "count":
                         print(down.packets, down.bytes, up.packets, up.bytes, flush=True)
-                    cut = {"cut": True, "mend": False}.get(word, cut)
+                    elif words[0] == "seed":
+                        down.lose_anew(int(words[1]))
+                        up.lose_anew(int(words[1]) + 1)
+                    cut = {"cut": True, "mend": False}.get(words[0], cut)
                 continue
             try:
                 packet = os.read(source, 65536)

@@ -134,6 +134,11 @@ impl Emulated {
         self.say("mend");
     }
 
+    /// From the next packet on it loses those of this seed.
+    pub fn lose_anew(&mut self, seed: u64) {
+        self.say(&format!("seed {seed}"));
+    }
+
     /// What passed so far.
     pub fn passed(&mut self) -> Passed {
         self.say("count");

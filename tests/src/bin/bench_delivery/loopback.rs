@@ -1,0 +1,90 @@
+//! Parts `loopback` and `memory`: a blob through Mosquitto on this machine.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
+use selvedge_tests::broker::Broker;
+use selvedge_tests::delivery::{Serving, release_parcel, seconds, watch};
+use selvedge_tests::stack::Stack;
+use selvedge_tests::usage::pss_kib;
+
+use super::spread::Spread;
+use super::{MB, PATIENCE, Report};
+
+const LOOPBACK_BYTES: usize = 100 * MB;
+const ROUNDS: u64 = 3;
+const LOOPBACK_RATIO: f64 = 0.8;
+
+const MEMORY_BYTES: usize = 500 * MB;
+const MEMORY_MIB: f64 = 16.0;
+
+pub fn measure(report: &mut Report, speed: bool, memory: bool) {
+    let mut stack = Stack::without_agent_over(Broker::Mosquitto("user root"));
+    // The registry's own limit on one device is no part of what is measured.
+    let rate = (4_u64 << 30).to_string();
+    stack.registry_arguments = ["--device-rate", &rate, "--total-rate", &rate].map(str::to_owned).to_vec();
+    stack.registry = None;
+    stack.start_registry();
+    stack.start_agent();
+    if speed {
+        loopback(report, &stack);
+    }
+    if memory {
+        pss(report, &stack);
+    }
+}
+
+fn loopback(report: &mut Report, stack: &Stack) {
+    let block = BlockSize::PREFERRED.bytes().to_string();
+    let (window, bytes) = (LARGEST_WINDOW.to_string(), LOOPBACK_BYTES.to_string());
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    println!("{:<34} {:>10} {:>10}", format!("{LOOPBACK_BYTES} bytes over Mosquitto"), "s", "MB/s");
+    for round in 1..=ROUNDS {
+        let file = release_parcel(stack, round, LOOPBACK_BYTES).display().to_string();
+        let serving = Serving::start(&["serve", stack.broker_address(), &file, &block]);
+        let took = seconds(&[], &["pull", stack.broker_address(), &bytes, &block, &window]);
+        drop(serving);
+        bare.push(LOOPBACK_BYTES as f64 / took);
+        println!("{:<34} {took:>10.2} {:>10.1}", "bare rumqttc", bare[bare.len() - 1] / 1e6);
+        let came = watch(stack, round, PATIENCE);
+        ours.push(came.rate());
+        let (done, arrived) = (came.done.as_secs_f64(), came.arrived.as_secs_f64());
+        println!("{:<34} {done:>10.2} {:>10.1} (last byte after {arrived:.2} s)", "agent", came.rate() / 1e6);
+        std::fs::remove_file(file).expect("the file can be removed");
+    }
+    let (bare, ours) = (Spread::of(&bare), Spread::of(&ours));
+    report.spread("loopback_bare_bytes_per_second", bare);
+    report.spread("loopback_agent_bytes_per_second", ours);
+    let (bare, ours) = (bare.median, ours.median);
+    report.bar("loopback, agent / bare rumqttc", ours / bare, LOOPBACK_RATIO, ours / bare >= LOOPBACK_RATIO);
+}
+
+fn pss(report: &mut Report, stack: &Stack) {
+    let release = ROUNDS + 1;
+    let file = release_parcel(stack, release, MEMORY_BYTES);
+    std::fs::remove_file(file).expect("the file can be removed");
+    let agent = stack.agent.as_ref().expect("the agent was started").id();
+    let before = pss_kib(agent) as f64 / 1024.0;
+    let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
+    let came = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                most.fetch_max(pss_kib(agent), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let came = watch(stack, release, PATIENCE);
+        over.store(true, Ordering::Relaxed);
+        came
+    });
+    let most = most.into_inner() as f64 / 1024.0;
+    println!(
+        "{MEMORY_BYTES} bytes at {:.1} MB/s: PSS of the agent {before:.2} MiB before, {most:.2} MiB at most",
+        came.rate() / 1e6
+    );
+    report.figure("memory_agent_pss_before_mib", before);
+    report.figure("memory_agent_bytes_per_second", came.rate());
+    report.bar("agent PSS while receiving 500 MB, MiB", most, MEMORY_MIB, most < MEMORY_MIB);
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask bench delivery [PART…]`: how fast a blob gets to a device, against the least that could
+//! move it in the same run. Parts: `loopback` (100 MB through Mosquitto, against bare rumqttc at QoS 0
+//! with the same blocks and window), `memory` (the agent's PSS while 500 MB come), `slow` (1 Mbit/s,
+//! 300 ms there and back, 2 % loss, over TLS, against one bare TCP download under cubic), `cut` (the
+//! same link, silent for 5 s of every 20 s, against what the time in between allows).
+//!
+//! What is compared takes turns, three times; the bars are of medians, and the spread is said.
+//! Ends with one line of JSON.
+
+mod link;
+mod loopback;
+mod spread;
+
+use std::time::Duration;
+
+use selvedge_tests::emulated;
+use serde_json::{Map, Value, json};
+
+use spread::Spread;
+
+const PARTS: [&str; 4] = ["loopback", "memory", "slow", "cut"];
+const PATIENCE: Duration = Duration::from_secs(900);
+const MB: usize = 1_000_000;
+
+/// What the report will say.
+#[derive(Default)]
+struct Report {
+    figures: Map<String, Value>,
+    bars: Vec<Value>,
+}
+
+impl Report {
+    fn figure(&mut self, name: &str, value: f64) {
+        self.figures.insert(name.to_owned(), value.into());
+    }
+
+    /// The median under this name, and beside it the least and the most.
+    fn spread(&mut self, name: &str, spread: Spread) {
+        self.figure(name, spread.median);
+        self.figure(&format!("{name}_least"), spread.least);
+        self.figure(&format!("{name}_most"), spread.most);
+    }
+
+    fn bar(&mut self, name: &str, value: f64, limit: f64, holds: bool) {
+        self.bars.push(json!({"name": name, "value": value, "limit": limit, "holds": holds}));
+    }
+}
+
+fn main() {
+    emulated::enter();
+    if cfg!(debug_assertions) {
+        eprintln!("bench_delivery: this is a debug build; its figures on loopback mean little");
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = words.iter().find(|word| !PARTS.contains(&word.as_str())) {
+        panic!("no part is called `{unknown}`; there are: {}", PARTS.join(", "));
+    }
+    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
+    let mut report = Report::default();
+    if wanted("loopback") || wanted("memory") {
+        loopback::measure(&mut report, wanted("loopback"), wanted("memory"));
+    }
+    if wanted("slow") || wanted("cut") {
+        link::measure(&mut report, wanted("slow"), wanted("cut"));
+    }
+    println!("{}", json!({"bench": "delivery", "figures": report.figures, "bars": report.bars}));
+}

@@ -1,0 +1,30 @@
+//! Several measurements of one thing: their median, and how far they are apart.
+
+use std::fmt;
+
+/// Of at least one measurement.
+#[derive(Debug, Clone, Copy)]
+pub struct Spread {
+    pub least: f64,
+    pub median: f64,
+    pub most: f64,
+}
+
+impl Spread {
+    /// # Panics
+    /// Of none.
+    pub fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else {
+            panic!("nothing was measured");
+        };
+        Self { least, median: sorted[sorted.len() / 2], most }
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "median {:.3}, {:.3} to {:.3}", self.median, self.least, self.most)
+    }
+}
