@@ -4,14 +4,14 @@
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `knocking` knocks at the host's door,
 //! `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
-//! `emulated` is a slow and lossy link between network
-//! namespaces, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
+//! `emulated` is a slow and lossy link between network namespaces, `cgroup` a limit on memory, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
 //! `versions` make packages of them, `web` serves them over HTTP, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
 pub mod asking;
 pub mod broker;
+pub mod cgroup;
 pub mod clock;
 pub mod command;
 pub mod counts;
