@@ -1,4 +1,4 @@
-//! Parts `loopback` and `memory`: a blob through Mosquitto on this machine.
+//! Parts `loopback`, `memory` and `largest`: a blob through Mosquitto on this machine.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
 use selvedge_tests::broker::Broker;
-use selvedge_tests::delivery::{Serving, release_parcel, seconds, watch};
+use selvedge_tests::delivery::{NAME, Serving, release_parcel, seconds, watch};
 use selvedge_tests::stack::Stack;
 use selvedge_tests::usage::pss_kib;
 
@@ -19,8 +19,24 @@ const LOOPBACK_RATIO: f64 = 0.8;
 
 const MEMORY_BYTES: usize = 500 * MB;
 const MEMORY_MIB: f64 = 16.0;
+/// The largest blob that a package may have.
+const LARGEST_BYTES: usize = 2 << 30;
 
 pub fn measure(report: &mut Report, speed: bool, memory: bool) {
+    let stack = stack();
+    if speed {
+        loopback(report, &stack);
+    }
+    if memory {
+        pss(report, &stack, "memory", MEMORY_BYTES);
+    }
+}
+
+pub fn largest(report: &mut Report) {
+    pss(report, &stack(), "largest", LARGEST_BYTES);
+}
+
+fn stack() -> Stack {
     let mut stack = Stack::without_agent_over(Broker::Mosquitto("user root"));
     // The registry's own limit on one device is no part of what is measured.
     let rate = (4_u64 << 30).to_string();
@@ -28,12 +44,7 @@ pub fn measure(report: &mut Report, speed: bool, memory: bool) {
     stack.registry = None;
     stack.start_registry();
     stack.start_agent();
-    if speed {
-        loopback(report, &stack);
-    }
-    if memory {
-        pss(report, &stack);
-    }
+    stack
 }
 
 fn loopback(report: &mut Report, stack: &Stack) {
@@ -61,9 +72,9 @@ fn loopback(report: &mut Report, stack: &Stack) {
     report.bar("loopback, agent / bare rumqttc", ours / bare, LOOPBACK_RATIO, ours / bare >= LOOPBACK_RATIO);
 }
 
-fn pss(report: &mut Report, stack: &Stack) {
+fn pss(report: &mut Report, stack: &Stack, part: &str, bytes: usize) {
     let release = ROUNDS + 1;
-    let file = release_parcel(stack, release, MEMORY_BYTES);
+    let file = release_parcel(stack, release, bytes);
     std::fs::remove_file(file).expect("the file can be removed");
     let agent = stack.agent.as_ref().expect("the agent was started").id();
     let before = pss_kib(agent) as f64 / 1024.0;
@@ -79,12 +90,14 @@ fn pss(report: &mut Report, stack: &Stack) {
         over.store(true, Ordering::Relaxed);
         came
     });
+    stack.wait_committed(NAME, release);
     let most = most.into_inner() as f64 / 1024.0;
     println!(
-        "{MEMORY_BYTES} bytes at {:.1} MB/s: PSS of the agent {before:.2} MiB before, {most:.2} MiB at most",
+        "{bytes} bytes at {:.1} MB/s: PSS of the agent {before:.2} MiB before, {most:.2} MiB at most",
         came.rate() / 1e6
     );
-    report.figure("memory_agent_pss_before_mib", before);
-    report.figure("memory_agent_bytes_per_second", came.rate());
-    report.bar("agent PSS while receiving 500 MB, MiB", most, MEMORY_MIB, most < MEMORY_MIB);
+    report.figure(&format!("{part}_agent_pss_before_mib"), before);
+    report.figure(&format!("{part}_agent_bytes_per_second"), came.rate());
+    let bar = format!("agent PSS while receiving {} MB, MiB", bytes / MB);
+    report.bar(&bar, most, MEMORY_MIB, most < MEMORY_MIB);
 }
