@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustls::ClientConfig;
 use selvedge_protocol::topic::Qos;
 use tokio::sync::watch;
 
@@ -13,7 +12,7 @@ use crate::hints::Hints;
 use crate::inbox::{Inbox, Queue, lock};
 use crate::options::Options;
 use crate::outbox::{Outbox, PublishError};
-use crate::tls::TlsError;
+use crate::tls::{Spoken, TlsError};
 
 /// Starts clients.
 pub struct Client;
@@ -125,6 +124,12 @@ impl Handle {
         self.hints.doubt();
     }
 
+    /// Whether messages are awaited in bulk: while they are, a silence of seconds is a reason to look for a
+    /// second way to the broker ([`Options::second`]). To be said before what they are asked for with.
+    pub fn awaits(&self, awaited: bool) {
+        self.hints.set_awaited(awaited);
+    }
+
     /// How many clients may lose the broker at once, as far as is known: spreads their return.
     pub fn fleet(&self, fleet: u32) {
         self.hints.set_fleet(fleet);
@@ -137,9 +142,9 @@ impl Handle {
     }
 }
 
-fn tls(options: &Options) -> Result<Option<Arc<ClientConfig>>, StartError> {
+fn tls(options: &Options) -> Result<Option<Arc<Spoken>>, StartError> {
     match (&options.tls, options.broker.is_tls()) {
-        (Some(tls), true) => Ok(Some(Arc::new(tls.config().map_err(StartError::Unusable)?))),
+        (Some(tls), true) => Ok(Some(Arc::new(tls.spoken().map_err(StartError::Unusable)?))),
         (None, false) => Ok(None),
         _ => Err(StartError::Tls(options.broker.to_string())),
     }

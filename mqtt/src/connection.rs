@@ -4,40 +4,29 @@
 //! again with its packet id (the broker kept the session), what waits again in the outbox, and what
 //! is worth nothing any more. See the list in the crate's documentation for what that works round.
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
+use rumqttc::Outgoing;
 use rumqttc::v5::mqttbytes::QoS;
-use rumqttc::v5::mqttbytes::v5::{
-    ConnAck, ConnectProperties, Filter, LastWill, Packet, Publish, SubAck, Subscribe, SubscribeReasonCode,
-};
-use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions, MqttState, Request};
-use rumqttc::{NetworkOptions, Outgoing, TlsConfiguration, Transport};
-use rustls::ClientConfig;
-use selvedge_protocol::topic::Qos;
+use rumqttc::v5::mqttbytes::v5::{ConnAck, Packet, Publish, SubAck, SubscribeReasonCode};
+use rumqttc::v5::{AsyncClient, ConnectionError, Event, EventLoop, MqttOptions, MqttState, Request};
 use tokio::sync::watch;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff::Backoff;
+use crate::contained::contained;
 use crate::hints::Hints;
 use crate::inbox::{Incoming, Queue, lock};
-use crate::options::{Options, Session};
+use crate::options::Options;
 use crate::outbox::{Outbox, packet_size};
 use crate::refusal::{self, Reason};
+use crate::second::{Second, Taken};
+use crate::setup::{self, CONNECT_TIMEOUT, HANDED_OVER, IN_FLIGHT, RECEIVE_MAXIMUM, Start};
+use crate::tls::Spoken;
 
-/// QoS 1 messages on their way to the broker, at most.
-const IN_FLIGHT: u16 = 16;
-/// QoS 1 messages on their way from the broker, at most.
-const RECEIVE_MAXIMUM: u16 = 32;
-/// Requests inside rumqttc, which sends them in this order; the outbox holds the rest.
-const HANDED_OVER: usize = 2;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(30);
 const GOODBYE: Duration = Duration::from_secs(2);
 /// Longest silence after a ping: then the broker, or the link to it, is dead. Anything that comes counts.
@@ -47,8 +36,10 @@ const ACKNOWLEDGEMENT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Connection {
     options: Options,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<Arc<Spoken>>,
     poll: EventLoop,
+    /// A second way to the broker while this one is silent.
+    second: Option<Second>,
     outbox: Arc<Mutex<Outbox>>,
     inbox: Arc<Queue>,
     closing: watch::Receiver<bool>,
@@ -87,6 +78,12 @@ enum End {
     Failed(String, Reason),
 }
 
+/// What happens next on a connection.
+enum Turn {
+    Polled(Result<Result<Result<Event, ConnectionError>, String>, Elapsed>),
+    Taken(Box<Taken>),
+}
+
 impl End {
     fn failed(why: String) -> Self {
         Self::Failed(why, Reason::Link)
@@ -96,17 +93,18 @@ impl End {
 impl Connection {
     pub fn new(
         options: Options,
-        tls: Option<Arc<ClientConfig>>,
+        tls: Option<Arc<Spoken>>,
         inbox: Arc<Queue>,
         closing: watch::Receiver<bool>,
         hints: Arc<Hints>,
     ) -> Self {
-        let (client, poll) = AsyncClient::new(mqtt_options(&options, tls.as_ref()), HANDED_OVER);
+        let (client, poll) = AsyncClient::new(anew(&options, tls.as_ref()), HANDED_OVER);
         let outbox = Outbox::new(client, options.outbox, options.cargo, options.maximum_packet);
         Self {
             options,
             tls,
             poll,
+            second: None,
             outbox: Arc::new(Mutex::new(outbox)),
             inbox,
             closing,
@@ -125,7 +123,8 @@ impl Connection {
         loop {
             self.prepare();
             let started = Instant::now();
-            let end = self.connection().await;
+            let end = self.connection(started).await;
+            self.second = None;
             self.clear_up();
             let End::Failed(why, reason) = end else { break };
             backoff.of_fleet(self.hints.fleet());
@@ -136,7 +135,7 @@ impl Connection {
             let wait = sleep(retry_in);
             tokio::select! {
                 _ = wait => {}
-                _ = self.closing.wait_for(|closing| *closing) => break,
+                () = is_closing(&mut self.closing) => break,
             }
         }
         lock(&self.outbox).close();
@@ -145,12 +144,12 @@ impl Connection {
 
     /// What a server overrode in the options of the last connection is ours again.
     fn prepare(&mut self) {
-        self.poll.options = mqtt_options(&self.options, self.tls.as_ref());
+        self.poll.options = anew(&self.options, self.tls.as_ref());
         self.poll.state = MqttState::new(IN_FLIGHT, true);
         self.order.clear();
     }
 
-    async fn connection(&mut self) -> End {
+    async fn connection(&mut self, started: Instant) -> End {
         let mut progress: Option<Progress> = None;
         let mut goodbye: Option<Instant> = None;
         let mut said_goodbye = false;
@@ -170,15 +169,34 @@ impl Connection {
                 Some(progress) => self.patience(progress),
                 None => CONNECT_TIMEOUT + Duration::from_secs(5),
             };
-            let polled = tokio::select! {
-                polled = timeout(patience, contained(self.poll.poll())) => polled,
-                _ = self.closing.wait_for(|closing| *closing), if goodbye.is_none() => {
+            let mut turn = tokio::select! {
+                polled = timeout(patience, contained(self.poll.poll())) => Turn::Polled(polled),
+                taken = taken(&mut self.second), if goodbye.is_none() => Turn::Taken(Box::new(taken)),
+                () = is_closing(&mut self.closing), if goodbye.is_none() => {
                     goodbye = Some(Instant::now() + GOODBYE);
                     continue;
                 }
                 _ = sleep_until(goodbye.unwrap_or_else(Instant::now)), if goodbye.is_some() => {
                     return End::Closed;
                 }
+            };
+            // The broker closes the connection whose place is taken.
+            if !matches!(turn, Turn::Polled(Ok(Ok(Ok(_)))))
+                && goodbye.is_none()
+                && let Some(second) = self.second.as_mut().filter(|second| second.is_making())
+                && let Some(taken) = second.made().await
+            {
+                turn = Turn::Taken(Box::new(taken));
+            }
+            let polled = match turn {
+                Turn::Polled(polled) => polled,
+                Turn::Taken(taken) => match self.switch(*taken) {
+                    Ok(new) => {
+                        progress = Some(new);
+                        continue;
+                    }
+                    Err(why) => return End::failed(why),
+                },
             };
             let event = match polled {
                 Ok(Ok(Ok(event))) => event,
@@ -198,6 +216,8 @@ impl Connection {
             };
             let handled = match event {
                 Event::Incoming(Packet::ConnAck(ack)) => self.connected(&ack).map(|new| {
+                    // TCP, TLS and MQTT took one each, at least.
+                    self.watch(started.elapsed() / 3);
                     progress = Some(new);
                 }),
                 Event::Outgoing(Outgoing::PingReq) => {
@@ -223,6 +243,24 @@ impl Connection {
                 return End::failed(why);
             }
         }
+    }
+
+    fn watch(&mut self, round_trip: Duration) {
+        self.second = Second::beside(&self.options, self.tls.as_ref(), &self.hints, round_trip);
+    }
+
+    /// A new connection has taken the place of the old one, which ends as any does. Nobody is told of that:
+    /// only that there is one, at once, since its subscriptions go before whatever is said on it.
+    fn switch(&mut self, taken: Taken) -> Result<Progress, String> {
+        self.clear_up();
+        self.order.clear();
+        self.poll = taken.poll;
+        lock(&self.outbox).replace(taken.client);
+        tracing::info!(session = taken.ack.session_present, "a new connection in the old one's place");
+        let mut progress = self.connected(&taken.ack)?;
+        self.announce(&mut progress);
+        self.watch(taken.round_trip);
+        Ok(progress)
     }
 
     /// How long the next thing may take to happen: something is sent or comes within the keep-alive, and
@@ -296,6 +334,9 @@ impl Connection {
 
     fn received(&mut self, packet: Packet, progress: &mut Progress) -> Result<(), String> {
         progress.pinged_at = None;
+        if let Some(second) = &mut self.second {
+            second.heard(matches!(packet, Packet::Publish(_)));
+        }
         match packet {
             Packet::PingResp(_) => progress.pinging = false,
             Packet::Publish(publish) => return self.message(publish),
@@ -352,7 +393,7 @@ impl Connection {
         let ids_free = in_flight == 0 && self.poll.pending.is_empty();
         match progress.subscribe {
             Subscribing::Due if ids_free || !progress.session_present => {
-                self.poll.pending.push_front(Request::Subscribe(subscribe(&self.options)));
+                self.poll.pending.push_front(Request::Subscribe(setup::subscribe(&self.options)));
                 progress.subscribe = Subscribing::Asked(now);
             }
             Subscribing::Due if now > progress.connected_at + SUBSCRIBE_TIMEOUT => {
@@ -371,6 +412,9 @@ impl Connection {
         if self.hints.take_doubt() && !progress.pinging {
             progress.pinging = true;
             self.poll.pending.push_front(Request::PingReq);
+        }
+        if let Some(second) = &mut self.second {
+            second.awaits(in_flight > 0 || progress.pinged_at.is_some());
         }
         let mut outbox = lock(&self.outbox);
         self.poll.pending.extend(outbox.take_acks());
@@ -421,7 +465,7 @@ impl Connection {
 
     /// After a panic nothing in there is to be trusted but what was to be sent.
     fn rebuild(&mut self) {
-        let (client, fresh) = AsyncClient::new(mqtt_options(&self.options, self.tls.as_ref()), HANDED_OVER);
+        let (client, fresh) = AsyncClient::new(anew(&self.options, self.tls.as_ref()), HANDED_OVER);
         let mut broken = std::mem::replace(&mut self.poll, fresh);
         broken.clean();
         let collided = broken.state.collision.take();
@@ -442,79 +486,17 @@ fn sort(pending: VecDeque<Request>) -> (Vec<Publish>, Vec<Publish>) {
         .partition(|publish| publish.pkid != 0)
 }
 
-fn subscribe(options: &Options) -> Subscribe {
-    let filters = options.subscriptions.iter().map(|(filter, qos)| Filter::new(filter, level(*qos)));
-    Subscribe::new_many(filters, None)
+fn anew(options: &Options, tls: Option<&Arc<Spoken>>) -> MqttOptions {
+    setup::mqtt_options(options, tls.map(|tls| &tls.config), Start::Anew)
 }
 
-fn level(qos: Qos) -> QoS {
-    match qos {
-        Qos::AtMostOnce => QoS::AtMostOnce,
-        Qos::AtLeastOnce => QoS::AtLeastOnce,
+async fn taken(second: &mut Option<Second>) -> Taken {
+    match second {
+        Some(second) => second.taken().await,
+        None => std::future::pending().await,
     }
 }
 
-fn mqtt_options(options: &Options, tls: Option<&Arc<ClientConfig>>) -> MqttOptions {
-    let mut mqtt = MqttOptions::new(&options.client_id, options.broker.host(), options.broker.port());
-    if let Some(tls) = tls {
-        mqtt.set_transport(Transport::tls_with_config(TlsConfiguration::Rustls(tls.clone())));
-    }
-    let mut network = NetworkOptions::new();
-    network.set_tcp_nodelay(true);
-    network.set_tcp_send_buffer_size(options.send_buffer);
-    mqtt.set_network_options(network);
-    mqtt.set_keep_alive(options.keep_alive);
-    mqtt.set_connection_timeout(CONNECT_TIMEOUT.as_secs());
-    mqtt.set_outgoing_inflight_upper_limit(IN_FLIGHT);
-    mqtt.set_manual_acks(true);
-    let mut properties = ConnectProperties::new();
-    properties.max_packet_size = Some(options.maximum_packet);
-    properties.receive_maximum = Some(RECEIVE_MAXIMUM);
-    match options.session {
-        Session::Clean => {
-            mqtt.set_clean_start(true);
-        }
-        Session::Kept(expiry) => {
-            mqtt.set_clean_start(false);
-            properties.session_expiry_interval = Some(u32::try_from(expiry.as_secs()).unwrap_or(u32::MAX));
-        }
-    }
-    mqtt.set_connect_properties(properties);
-    if let Some(will) = &options.will {
-        let payload = will.payload.clone();
-        mqtt.set_last_will(LastWill::new(&will.topic, payload, level(will.qos), false, None));
-    }
-    mqtt
-}
-
-/// Polls a future that may panic, since what a broker sends reaches a parser that is not ours.
-async fn contained<F: Future>(future: F) -> Result<F::Output, String> {
-    let mut future = pin!(future);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(panic) => Poll::Ready(Err(said(panic.as_ref()))),
-    })
-    .await
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_panic_is_contained_and_its_words_are_kept() {
-        assert_eq!(contained(async { 7 }).await, Ok(7));
-        let panicking = contained(async {
-            tokio::task::yield_now().await;
-            panic!("broken {}", "parser")
-        });
-        let panicked: Result<(), String> = panicking.await;
-        assert_eq!(panicked, Err("broken parser".to_owned()));
-    }
+async fn is_closing(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
 }

@@ -54,12 +54,16 @@ mod backoff;
 mod cargo;
 mod client;
 mod connection;
+mod contained;
 mod hints;
 mod inbox;
 mod lifetime;
 mod options;
 mod outbox;
 mod refusal;
+mod second;
+mod setup;
+mod silence;
 mod tls;
 
 pub use address::{AddressError, BrokerAddress};

@@ -30,6 +30,10 @@ pub struct Options {
     pub fleet: u32,
     /// Longest time between attempts to connect.
     pub longest_retry: Duration,
+    /// Whether a second connection may take the place of one that is silent while something is awaited and
+    /// the link is back. Needs TLS. A clean session is then kept for a minute, for the second connection
+    /// only, and the will is published 5 s after the loss.
+    pub second: bool,
     /// What may wait to be sent.
     pub outbox: QueueLimit,
     /// What may wait of what gives way to all others ([`crate::Handle::publish_cargo`]).
@@ -88,6 +92,7 @@ impl Options {
             maximum_packet: 128 * 1024,
             fleet: 1,
             longest_retry,
+            second: false,
             outbox: queue,
             cargo: queue,
             send_buffer: 64 * 1024,

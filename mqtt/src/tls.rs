@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -92,7 +93,7 @@ impl fmt::Debug for ClientCredential {
 
 impl Tls {
     /// What rustls needs, checked as far as it can be without a broker.
-    pub(crate) fn config(&self) -> Result<ClientConfig, TlsError> {
+    pub(crate) fn spoken(&self) -> Result<Spoken, TlsError> {
         let mut authorities = RootCertStore::empty();
         for certificate in certificates("certificate of the broker's authority", &self.ca)? {
             authorities.add(certificate).map_err(|error| TlsError::Unreadable {
@@ -103,7 +104,7 @@ impl Tls {
         let name = self.name.as_ref().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name.chars().take(120).collect()))
         });
-        let config = judging(authorities, name.transpose()?, self.now.clone())?;
+        let (config, verifier) = judging(authorities, name.transpose()?, self.now.clone())?;
         let mut config = match &self.client {
             None => config.with_no_client_auth(),
             Some(credential) => {
@@ -121,7 +122,24 @@ impl Tls {
         };
         // A session that is taken up again is not judged again, and costs memory.
         config.resumption = Resumption::disabled();
-        Ok(config)
+        Ok(Spoken { config: Arc::new(config), verifier })
+    }
+}
+
+/// TLS as one client speaks it.
+#[derive(Debug)]
+pub(crate) struct Spoken {
+    pub config: Arc<ClientConfig>,
+    verifier: AtGivenTime,
+}
+
+impl Spoken {
+    /// The same for one connection that says when the server has shown a certificate that is believed.
+    pub fn reporting(&self, believed: Arc<AtomicBool>) -> Arc<ClientConfig> {
+        let mut config = (*self.config).clone();
+        let verifier = AtGivenTime { believed: Some(believed), ..self.verifier.clone() };
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        Arc::new(config)
     }
 }
 
@@ -131,7 +149,7 @@ pub fn anonymous_client(
     authorities: RootCertStore,
     now: Arc<dyn Fn() -> TlsTime + Send + Sync>,
 ) -> Result<ClientConfig, TlsError> {
-    let mut config = judging(authorities, None, now)?.with_no_client_auth();
+    let mut config = judging(authorities, None, now)?.0.with_no_client_auth();
     config.resumption = Resumption::disabled();
     Ok(config)
 }
@@ -141,16 +159,16 @@ fn judging(
     authorities: RootCertStore,
     name: Option<ServerName<'static>>,
     now: Arc<dyn Fn() -> TlsTime + Send + Sync>,
-) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsError> {
+) -> Result<(ConfigBuilder<ClientConfig, WantsClientCert>, AtGivenTime), TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), provider.clone())
         .build()
         .map_err(|error| TlsError::Unreadable { what: "list of authorities", why: error.to_string() })?;
-    let verifier = AtGivenTime { inner, name, now: Now(now) };
+    let verifier = AtGivenTime { inner, name, now: Now(now), believed: None };
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| TlsError::Credential(error.to_string()))?;
-    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+    Ok((builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier.clone())), verifier))
 }
 
 fn bounded<'a>(what: &'static str, pem: &'a [u8]) -> Result<&'a [u8], TlsError> {
@@ -173,6 +191,7 @@ fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
     }
 }
 
+#[derive(Clone)]
 struct Now(Arc<dyn Fn() -> TlsTime + Send + Sync>);
 
 impl fmt::Debug for Now {
@@ -182,11 +201,13 @@ impl fmt::Debug for Now {
 }
 
 /// The usual judgement of a server's certificate, at the owner's time and for the owner's name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct AtGivenTime {
     inner: Arc<WebPkiServerVerifier>,
     name: Option<ServerName<'static>>,
     now: Now,
+    /// Set when a certificate was believed.
+    believed: Option<Arc<AtomicBool>>,
 }
 
 impl ServerCertVerifier for AtGivenTime {
@@ -209,7 +230,12 @@ impl ServerCertVerifier for AtGivenTime {
                 Err(Error::InvalidCertificate(CertificateError::NotValidYetContext {
                     not_before, ..
                 })) if !now.synchronised && not_before.as_secs() > at.as_secs() => at = not_before,
-                judged => return judged,
+                judged => {
+                    if let (Ok(_), Some(believed)) = (&judged, &self.believed) {
+                        believed.store(true, Ordering::Relaxed);
+                    }
+                    return judged;
+                }
             }
         }
         Err(Error::InvalidCertificate(CertificateError::NotValidYet))
@@ -285,13 +311,13 @@ mod tests {
             client: None,
             now: Arc::new(move || now),
         };
-        tls.config().unwrap();
+        tls.spoken().unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
         let name = name.map(|name| ServerName::try_from(name.to_owned()).unwrap());
-        let verifier = AtGivenTime { inner, name, now: Now(tls.now) };
+        let verifier = AtGivenTime { inner, name, now: Now(tls.now), believed: None };
         let addressed = ServerName::try_from("192.0.2.1").unwrap();
         // The system's clock, which is not asked.
         let system = UnixTime::since_unix_epoch(Duration::from_secs(year(2099)));
@@ -346,7 +372,7 @@ mod tests {
             now: Arc::new(|| TlsTime { at: SystemTime::UNIX_EPOCH, synchronised: false }),
         };
         let good = tls(&pki.ca, "b", &chain, &key);
-        good.config().unwrap();
+        good.spoken().unwrap();
         for wrong in [
             tls("", "b", &chain, &key),
             tls(&key, "b", &chain, &key),
@@ -357,9 +383,9 @@ mod tests {
             tls(&pki.ca.repeat(40), "b", &chain, &key),
             tls(&"x".repeat(300_000), "b", &chain, &key),
         ] {
-            assert!(wrong.config().is_err(), "{wrong:?}");
+            assert!(wrong.spoken().is_err(), "{wrong:?}");
         }
         let secret = key.lines().nth(1).unwrap();
-        assert!(!format!("{good:?} {:?}", good.config().unwrap()).contains(secret));
+        assert!(!format!("{good:?} {:?}", good.spoken().unwrap()).contains(secret));
     }
 }

@@ -216,6 +216,11 @@ impl Activation {
         self.fill(now)
     }
 
+    /// Whether blocks were asked for that have not come.
+    pub fn awaits_blocks(&self) -> bool {
+        self.transfers.awaits_blocks()
+    }
+
     /// How far the running transfers are.
     pub fn transfers(&self) -> impl Iterator<Item = crate::transfer::Progress> {
         self.transfers.progress().chain(self.http.transfers().progress())

@@ -92,6 +92,8 @@ impl Link {
         options.tls = tls;
         options.keep_alive = self.keep_alive;
         options.fleet = self.fleet;
+        // Nothing comes between this machine and itself.
+        options.second = !options.broker.is_loopback();
         options.subscriptions = vec![(Topic::subscription_device(&self.device), Qos::AtLeastOnce)];
         let will = envelope(self.epoch, 0, Body::Will(say::Will {})).encode().map_err(LinkError::Will)?;
         options.will = Some(Will {
@@ -148,7 +150,15 @@ impl Link {
             }
         }
         self.asked = true;
+        self.awaits(true);
         self.say(Kind::Need, Body::Need(need));
+    }
+
+    /// Whether blocks are on their way, as far as is known.
+    pub fn awaits(&self, blocks: bool) {
+        if let Some(handle) = &self.handle {
+            handle.awaits(blocks);
+        }
     }
 
     /// Whether blocks were asked for since the last look.

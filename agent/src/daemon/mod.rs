@@ -311,6 +311,9 @@ impl Daemon {
                 self.wanted(&bytes)?;
             }
         }
+        if !self.activation.awaits_blocks() {
+            self.link.awaits(false);
+        }
         if self.dirty || now >= self.reported_at + PROGRESS {
             self.report_state(now)?;
         }

@@ -140,6 +140,11 @@ impl<C: Chunks> Transfers<C> {
         self.settle(now)
     }
 
+    /// Whether anything is asked for that has not come.
+    pub fn awaits_blocks(&self) -> bool {
+        self.running.iter().any(|fetch| fetch.in_flight() > 0)
+    }
+
     /// Bytes that are asked for and have not come, headers included.
     pub fn in_flight(&self) -> u64 {
         self.running.iter().filter(|fetch| fetch.is_cargo()).map(Fetch::in_flight).sum()

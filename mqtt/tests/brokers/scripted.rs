@@ -1,19 +1,31 @@
 //! A broker that does exactly what a test tells it to: as much of MQTT 5 as our client speaks.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
 
 use super::soon;
 
 pub struct Scripted {
-    listener: TcpListener,
+    listener: Option<TcpListener>,
+    port: u16,
+    tls: Option<TlsAcceptor>,
 }
+
+/// A client's connection before anything is read from it.
+pub struct Raw(TcpStream);
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// One client's connection.
 pub struct Peer {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     pub clean_start: bool,
     pub will: bool,
 }
@@ -58,18 +70,62 @@ impl Scripted {
         if let Some(bytes) = receive_buffer {
             socket.set_recv_buffer_size(bytes).unwrap();
         }
+        Self::listen(socket, 16, None)
+    }
+
+    /// Over TLS. One connection that is not taken fills its queue: no other is answered then.
+    pub fn start_tls(config: ServerConfig) -> Self {
+        Self::listen(TcpSocket::new_v4().unwrap(), 0, Some(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    fn listen(socket: TcpSocket, queue: u32, tls: Option<TlsAcceptor>) -> Self {
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        Self { listener: socket.listen(16).unwrap() }
+        let listener = socket.listen(queue).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        Self { listener: Some(listener), port, tls }
     }
 
     pub fn port(&self) -> u16 {
-        self.listener.local_addr().unwrap().port()
+        self.port
+    }
+
+    /// Refuses connections from now on; those that are there go on.
+    pub fn close(&mut self) {
+        self.listener = None;
+    }
+
+    /// The next connection, whatever it is for.
+    pub async fn take(&self) -> Raw {
+        let listener = self.listener.as_ref().expect("it was not closed");
+        Raw(soon("a client", listener.accept()).await.unwrap().0)
+    }
+
+    /// The next connection on which anything is said, of which nothing has been read.
+    pub async fn hello(&self) -> Raw {
+        loop {
+            let raw = self.take().await;
+            if soon("a word or the end", raw.0.peek(&mut [0])).await.unwrap() > 0 {
+                return raw;
+            }
+        }
+    }
+
+    /// TLS on a connection.
+    pub async fn handshake(&self, raw: Raw) -> std::io::Result<Peer> {
+        let stream: Box<dyn Stream> = match &self.tls {
+            Some(tls) => Box::new(tls.accept(raw.0).await?),
+            None => Box::new(raw.0),
+        };
+        Ok(Peer { stream, clean_start: false, will: false })
     }
 
     /// The next connection, of which the CONNECT has been read.
     pub async fn accept(&self) -> Peer {
-        let (stream, _) = soon("a client", self.listener.accept()).await.unwrap();
-        let mut peer = Peer { stream, clean_start: false, will: false };
+        let raw = match self.tls {
+            Some(_) => self.hello().await,
+            None => self.take().await,
+        };
+        let mut peer = self.handshake(raw).await.unwrap();
         let (kind, body) = peer.packet().await.expect("a CONNECT");
         assert_eq!(kind, 0x10, "CONNECT");
         assert_eq!(&body[..7], b"\0\x04MQTT\x05");
@@ -84,6 +140,14 @@ impl Scripted {
         peer.connack(session_present, limits).await;
         peer.subscribed().await;
         peer
+    }
+}
+
+impl Raw {
+    /// Reads to its end; `false` if it does not come.
+    pub async fn ends(&mut self) -> bool {
+        let read = async { while self.0.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {} };
+        tokio::time::timeout(std::time::Duration::from_secs(20), read).await.is_ok()
     }
 }
 
