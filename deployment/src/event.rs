@@ -75,6 +75,27 @@ pub enum Event {
         /// For people.
         what: String,
     },
+    /// The trial did not get on, and not by its own doing: the host refused for a reason of its own, or could
+    /// not be run. It starts again as long as it has attempts left.
+    Hindered {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// For people.
+        what: String,
+    },
+    /// What is committed is refused by the host, again and again, for what it is.
+    Refused {
+        /// Package.
+        package: PackageName,
+        /// Release.
+        digest: Digest,
+        /// A word for programs.
+        reason: String,
+        /// For people.
+        what: String,
+    },
     /// The host has moved the route to it.
     Activated {
         /// Package.
@@ -143,6 +164,8 @@ pub enum Note {
     Repairing(PackageName),
     /// A committed release is not served any more.
     Quarantined(PackageName),
+    /// A committed release that the host refuses: this one, the one before it, starts as a new trial.
+    GivesWay(PackageName, Release),
     /// The release that answers is stopped before the one on trial starts, for want of memory.
     StopsFirst(PackageName, Release),
 }

@@ -13,6 +13,7 @@
 mod event;
 mod plan;
 mod probation;
+mod refusal;
 mod state;
 mod step;
 

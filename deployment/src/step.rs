@@ -59,6 +59,10 @@ impl Step {
                 self.roll_back(&package, &reason, &what);
                 Ok(())
             }
+            Event::Hindered { package, digest, what } => self.hindered(&package, digest, &what),
+            Event::Refused { package, digest, reason, what } => {
+                self.refused(&package, digest, &reason, &what)
+            }
             Event::Activated { package, digest, now_ms } => self.activated(&package, digest, now_ms),
             Event::Proved { package, digest, measured, now_ms } => {
                 self.proved(&package, digest, &measured, now_ms)
@@ -362,10 +366,13 @@ impl Step {
         let Stage::Trial { release, rules, .. } = std::mem::take(&mut slot.stage) else {
             return;
         };
-        // With other settings it is still the same release, and the one to go back to is another.
+        // With other settings it is still the same release, and the one to go back to is another. What has
+        // failed is none to go back to.
+        let failed = slot.failure.as_ref().map(|failure| failure.digest);
         if let Some(old) = slot.committed.take()
             && old.health != Health::Quarantined
             && old.release.digest != release.digest
+            && failed != Some(old.release.digest)
         {
             slot.previous = Some((old.release, old.rules));
         }
@@ -380,7 +387,7 @@ impl Step {
         self.notes.push(Note::Committed(package.clone(), release));
     }
 
-    fn roll_back(&mut self, package: &PackageName, reason: &str, what: &str) {
+    pub(crate) fn roll_back(&mut self, package: &PackageName, reason: &str, what: &str) {
         let floor = self.state.floors.get(package).copied().unwrap_or(0);
         let Some(slot) = self.state.slots.get_mut(package) else {
             return;
@@ -405,14 +412,14 @@ impl Step {
         }
     }
 
-    fn slot(&mut self, event: &'static str, package: &PackageName) -> Result<&mut Slot, Illegal> {
+    pub(crate) fn slot(&mut self, event: &'static str, package: &PackageName) -> Result<&mut Slot, Illegal> {
         self.state
             .slots
             .get_mut(package)
             .ok_or_else(|| Illegal::UnknownPackage { event, package: package.clone() })
     }
 
-    fn trial(
+    pub(crate) fn trial(
         &mut self,
         event: &'static str,
         package: &PackageName,
@@ -473,6 +480,6 @@ impl Slot {
     }
 }
 
-fn wrong(event: &'static str, package: &PackageName, stage: &Stage) -> Illegal {
+pub(crate) fn wrong(event: &'static str, package: &PackageName, stage: &Stage) -> Illegal {
     Illegal::WrongStage { event, package: package.clone(), stage: stage.word().unwrap_or("idle") }
 }

@@ -5,17 +5,26 @@
 //! that was killed by somebody else has not: what is on trial starts again, a bounded number of times, but
 //! what is committed and was being opened is counted, or it would be opened and killed for ever.
 
+use std::time::Duration;
+
 use selvedge_deployment::{Phase, Stage};
 use selvedge_package::Digest;
 
 use super::Activation;
 use super::operate::{Operation, Role};
+use crate::clock;
 use crate::supervise::Fate;
+
+/// Within this time after it broke off an exchange the end of a host is told.
+const TOLD: Duration = Duration::from_secs(5);
 
 impl Activation {
     /// The release that is held to have ended the host.
     pub(super) fn blamed(&self, fate: Fate) -> Option<Digest> {
-        let loading = self.operation.as_ref().and_then(Operation::loading);
+        let now = clock::since_boot();
+        let broken_off = self.broken_off.filter(|(_, _, at)| now.saturating_sub(*at) < TOLD);
+        let opening = self.operation.as_ref().and_then(Operation::loading);
+        let loading = opening.or(broken_off.map(|(digest, role, _)| (digest, role)));
         let broke = match fate {
             Fate::Faulted | Fate::Starved => true,
             Fate::Killed => self.memory_ran_out(),

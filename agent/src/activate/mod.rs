@@ -15,7 +15,9 @@ mod make_way;
 mod meter;
 mod operate;
 mod outcome;
+mod probed;
 mod pull;
+mod refusal;
 mod rest;
 mod tell;
 mod turns;
@@ -44,7 +46,7 @@ use crate::verify;
 
 use carry::Wanted;
 use host::HostView;
-use operate::{Operation, Probing, Tried};
+use operate::{Operation, Probing, Role, Tried};
 pub use outcome::Outcome;
 use rest::{Rest, Rests};
 pub use tell::Told;
@@ -105,6 +107,10 @@ pub struct Activation {
     /// Releases that passed their probe since this agent started, with the bytes of memory that it took.
     probed: BTreeMap<Tried, u64>,
     rests: Rests,
+    /// How often in a row the host has refused what is committed, for what it is.
+    refusals: BTreeMap<PackageName, (Digest, u32)>,
+    /// What the host was opening when it broke off the exchange about it, and when that was.
+    broken_off: Option<(Digest, Role, Duration)>,
     transfers: Transfers<Partial>,
     http: Sources<Partial>,
     /// Releases that are being fetched, as of the last look at the store.
@@ -161,6 +167,8 @@ impl Activation {
             probing: None,
             probed: BTreeMap::new(),
             rests: Rests::default(),
+            refusals: BTreeMap::new(),
+            broken_off: None,
             transfers: Transfers::new(seed),
             http,
             fetching: Vec::new(),
@@ -209,6 +217,11 @@ impl Activation {
         }
         let event = verify::event(desired, &self.parts.hardware, anew);
         self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))?;
+        // What is assigned now waits for nothing that hindered what was before.
+        for name in self.state.slots.keys() {
+            self.rests.forget(&Rest::Trial(name.clone()));
+        }
+        self.refusals.retain(|name, _| self.state.slots.contains_key(name));
         // What was kept for a later assignment has found it.
         let assigned = stored(&self.state);
         if let Err(error) = self.parts.store.retain_prefetched(|package| !assigned.contains(package)) {
@@ -329,7 +342,7 @@ impl Activation {
             return Ok(());
         }
         let next = plan.iter().find_map(|effect| match effect {
-            Effect::Begin(package) if !self.rests.has(&Rest::Package(package.clone()), now) => Some(package),
+            Effect::Begin(package) if !self.trial_rests(package, now) => Some(package),
             _ => None,
         });
         match next {
@@ -407,10 +420,8 @@ impl Activation {
     pub fn host_up(&mut self, status: HostStatus) -> Result<(), StoreError> {
         self.host = HostView::up(status);
         self.kills = self.parts.memory.kills();
-        // What failed before, a trial above all, keeps nothing that is committed from being served by this one.
-        for name in self.state.slots.keys() {
-            self.rests.forget(&Rest::Package(name.clone()));
-        }
+        self.broken_off = None;
+        self.forget_rests();
         let lost = self.state.slots.iter().any(|(name, slot)| {
             matches!(&slot.stage, Stage::Trial { release, phase: Phase::Probation { .. }, .. }
                 if !self.host.runs(name, &release.digest, &release.settings))

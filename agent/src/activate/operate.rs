@@ -144,7 +144,9 @@ impl Activation {
             return Some(Work::Unload(package.package.clone()));
         }
         let served = plan.iter().find_map(|effect| match effect {
-            Effect::Serve(package, release) if !rests(package) => {
+            Effect::Serve(package, release)
+                if !rests(package) && !self.rests.has(&Rest::Serve(package.clone()), now) =>
+            {
                 let runs = self.host.runs(package, &release.digest, &release.settings);
                 if runs && !self.has_leftover(package, &release.digest) {
                     None
@@ -165,15 +167,17 @@ impl Activation {
             // What happens to a trial has to be written down.
             let plan = if self.is_halted(now) { &[] } else { plan };
             plan.iter().find_map(|effect| match effect {
-                Effect::Load(package, _) if self.in_the_way(package).is_some() && !rests(package) => {
+                Effect::Load(package, _)
+                    if self.in_the_way(package).is_some() && !self.trial_rests(package, now) =>
+                {
                     self.in_the_way(package).map(|old| Work::Unload(old.package.clone()))
                 }
                 Effect::Load(package, release)
-                    if self.probed.contains_key(&tried(release)) && !rests(package) =>
+                    if self.probed.contains_key(&tried(release)) && !self.trial_rests(package, now) =>
                 {
                     Some(Work::Load(package.clone(), release.clone(), Role::Trial))
                 }
-                Effect::Activate(package, release) if !rests(package) => {
+                Effect::Activate(package, release) if !self.trial_rests(package, now) => {
                     Some(Work::Activate(package.clone(), release.clone(), Role::Trial))
                 }
                 Effect::Watch(package, digest) if now >= self.watched + WATCH => {
@@ -215,7 +219,10 @@ impl Activation {
         };
         match work {
             Work::Watch(..) => self.watched = crate::clock::since_boot(),
-            Work::Load(..) => self.kills = self.parts.memory.kills(),
+            Work::Load(..) => {
+                self.kills = self.parts.memory.kills();
+                self.broken_off = None;
+            }
             _ => {}
         }
         let asked = work.clone();
@@ -319,7 +326,7 @@ impl Activation {
             Effect::Load(package, release)
                 if !self.probed.contains_key(&tried(release))
                     && self.in_the_way(package).is_none()
-                    && !self.rests.has(&Rest::Package(package.clone()), now) =>
+                    && !self.trial_rests(package, now) =>
             {
                 Some((package.clone(), release.digest, release.settings.clone()))
             }

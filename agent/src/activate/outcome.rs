@@ -1,14 +1,11 @@
 //! What came of what was started, and what follows from it.
 
-use selvedge_control::{
-    ClientError, HostStatus, Loaded, PackageRef, PackageState, PackageStatus, ProbeResult, Reason,
-    settings_digest,
-};
+use selvedge_control::{HostStatus, Loaded, PackageRef, PackageState, PackageStatus, settings_digest};
 use selvedge_deployment::{Event, Measured, Release};
 use selvedge_package::{Digest, PackageName};
 
 use super::carry::OpenError;
-use super::operate::{Answer, Role, Tried, Work};
+use super::operate::{Answer, Role, Work};
 use super::rest::Rest;
 use super::{Activation, HostView, now_ms};
 use crate::failure::chain;
@@ -86,20 +83,23 @@ impl Activation {
         match (work, answer) {
             (Work::Load(package, release, role), Answer::Loaded(result)) => match result {
                 Ok(loaded) => self.loaded(package, release, role, &loaded),
-                Err(error) => self.not_loaded(package, release.digest, role, &error),
+                Err(error) => self.not_loaded(package, &release, role, &error),
             },
             (Work::Activate(package, release, role), Answer::Status(result)) => match result {
                 Ok(status) => self.activated(package, &release, role, status),
                 Err(error) => {
                     // Whatever it had of it, it is asked again from the beginning.
                     self.host.lost(&package, &release.digest);
-                    self.not_loaded(package, release.digest, role, &error)
+                    self.not_routed(&package, &release, role, &error)
                 }
             },
             (Work::Unload(package), Answer::Status(result)) => {
                 match result {
                     Ok(status) => self.host.said(status),
-                    Err(error) => self.put_off(&package.name, "unload-failed", &error),
+                    Err(error) => {
+                        let rest = Rest::Package(package.name.clone());
+                        self.put_off(rest, &package.name, "unload-failed", &error);
+                    }
                 }
                 Ok(())
             }
@@ -173,6 +173,9 @@ impl Activation {
         loaded: &Loaded,
     ) -> Result<(), StoreError> {
         self.rests.forget(&Rest::Package(package.clone()));
+        if role == Role::Committed {
+            self.served(&package);
+        }
         let digest = release.digest;
         let version = self.version(&digest);
         let reference = PackageRef { name: package.clone(), digest };
@@ -181,7 +184,7 @@ impl Activation {
             (Role::Trial, true) => self.apply(Event::Accepted { package, digest, cases: loaded.cases.len() }),
             (Role::Trial, false) => {
                 let (reason, what) = not_accepted(loaded);
-                self.apply(Event::TrialFailed { package, digest, reason: reason.to_owned(), what })
+                self.fail(package, digest, reason, what)
             }
             (Role::Committed, true) => Ok(()),
             (Role::Committed, false) => {
@@ -203,103 +206,12 @@ impl Activation {
         self.host.said(status);
         self.rests.forget(&Rest::Package(package.clone()));
         match role {
-            Role::Trial => self.apply(Event::Activated { package, digest: release.digest, now_ms: now_ms() }),
+            Role::Trial => {
+                self.rests.forget(&Rest::Trial(package.clone()));
+                self.apply(Event::Activated { package, digest: release.digest, now_ms: now_ms() })
+            }
             Role::Committed => Ok(()),
         }
-    }
-
-    /// The host refused, or said nothing. The first is about the package, the second is not.
-    fn not_loaded(
-        &mut self,
-        package: PackageName,
-        digest: Digest,
-        role: Role,
-        error: &ClientError,
-    ) -> Result<(), StoreError> {
-        match (error, role) {
-            (ClientError::Refused { error: refused, .. }, _) if refused.reason == Reason::Corrupt => {
-                self.examine(package, digest, role)
-            }
-            (ClientError::Refused { error: refused, .. }, Role::Trial) => {
-                let (reason, what) = (word(refused.reason).to_owned(), refused.error.clone());
-                self.apply(Event::TrialFailed { package, digest, reason, what })
-            }
-            (ClientError::Late { .. }, Role::Trial) => {
-                let (reason, what) = ("load-timeout".to_owned(), chain(error));
-                self.apply(Event::TrialFailed { package, digest, reason, what })
-            }
-            _ => {
-                self.put_off(&package, "not-served", error);
-                Ok(())
-            }
-        }
-    }
-
-    fn put_off(&mut self, package: &PackageName, kind: &'static str, error: &ClientError) {
-        let what = chain(error);
-        tracing::warn!(%package, "{what}");
-        let first = self.rests.rest(Rest::Package(package.clone()), clock::since_boot());
-        // A host that is gone is reported as that.
-        if first && matches!(error, ClientError::Refused { .. } | ClientError::Late { .. }) {
-            self.tell(kind, Some(package), what);
-        }
-    }
-
-    fn probed(
-        &mut self,
-        package: PackageName,
-        tried: Tried,
-        probed: Probed,
-        peak: u64,
-    ) -> Result<(), StoreError> {
-        let digest = tried.0;
-        let (reason, what) = match probed {
-            Probed::Answered(ProbeResult::Package(loaded)) if loaded.accepted() => {
-                match self.over_budget(&digest, peak) {
-                    Some(what) => ("acceptance-memory", what),
-                    None => {
-                        self.rests.forget(&Rest::Package(package));
-                        self.probed.insert(tried, peak);
-                        return Ok(());
-                    }
-                }
-            }
-            Probed::Answered(ProbeResult::Package(loaded)) => not_accepted(&loaded),
-            Probed::Answered(ProbeResult::Refused(error)) if error.reason == Reason::Corrupt => {
-                return self.examine(package, digest, Role::Trial);
-            }
-            Probed::Answered(ProbeResult::Refused(error)) => (word(error.reason), error.error),
-            Probed::Answered(ProbeResult::Model(_)) => {
-                ("probe-failed", "the probe answered about a bare model".to_owned())
-            }
-            Probed::Failed { reason, what } => (reason, what),
-            // It has memory to itself when the one that answers has made way.
-            Probed::Killed(_) if self.shares(&package) && self.is_tight(peak) => {
-                return self.apply(Event::Tight { package, digest });
-            }
-            Probed::Killed(what) => ("probe-crashed", what),
-            Probed::NotRun(why) => {
-                tracing::warn!(%package, "{why}");
-                if self.rests.rest(Rest::Package(package.clone()), clock::since_boot()) {
-                    self.tell("probe-not-run", Some(&package), why);
-                }
-                return Ok(());
-            }
-        };
-        self.apply(Event::TrialFailed { package, digest, reason: reason.to_owned(), what })
-    }
-
-    /// Whether a release took more memory in its probe than it says that it may.
-    fn over_budget(&self, digest: &Digest, peak: u64) -> Option<String> {
-        let Ok(Some(Ok(bundle))) = self.parts.store.bundle(digest) else { return None };
-        let most = bundle.manifest().acceptance.memory_mib;
-        (most > 0 && peak > u64::from(most) << 20).then(|| {
-            format!(
-                "opening it and running its acceptance cases took {} MiB of memory; at most {most} MiB are \
-                 allowed",
-                peak.div_ceil(1 << 20)
-            )
-        })
     }
 
     /// The host found a file damaged: either a blob is, or only the directory made from them.
@@ -321,8 +233,12 @@ impl Activation {
         }
         let again = !self.rests.rest(Rest::Package(package.clone()), clock::since_boot());
         if again && role == Role::Trial {
-            let what = "the host finds a file damaged that is not".to_owned();
-            return self.apply(Event::TrialFailed { package, digest, reason: "corrupt".to_owned(), what });
+            return self.fail(
+                package,
+                digest,
+                "corrupt",
+                "the host finds a file damaged that is not".to_owned(),
+            );
         }
         Ok(())
     }
@@ -345,26 +261,12 @@ fn measured(found: &PackageStatus) -> Measured {
 }
 
 /// Which case failed and how, as the report has it.
-fn not_accepted(loaded: &Loaded) -> (&'static str, String) {
+pub(super) fn not_accepted(loaded: &Loaded) -> (&'static str, String) {
     match loaded.first_failure() {
         Some(case) => {
             let failure = case.failure.as_deref().unwrap_or_default();
             ("acceptance-failed", format!("acceptance case `{}` failed: {failure}", case.case))
         }
         None => ("no-case", "it has no acceptance case".to_owned()),
-    }
-}
-
-fn word(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Corrupt => "corrupt",
-        Reason::BadManifest => "bad-manifest",
-        Reason::BadComponent => "bad-component",
-        Reason::BadModel => "bad-model",
-        Reason::BadCase => "bad-case",
-        Reason::NotLoaded => "not-loaded",
-        Reason::Limit => "limit",
-        Reason::BadRequest => "bad-request",
-        Reason::Internal => "internal",
     }
 }

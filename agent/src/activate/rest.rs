@@ -14,6 +14,10 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub enum Rest {
     /// Everything about a package.
     Package(PackageName),
+    /// Opening what is committed of a package.
+    Serve(PackageName),
+    /// The trial of a package, or its next start; what is committed of it is served meanwhile.
+    Trial(PackageName),
     /// The transfer of a blob.
     Blob(Digest),
     /// Fetching a package, for want of room; what is committed of it is served meanwhile.
@@ -29,7 +33,8 @@ impl Rest {
         match self {
             // Whether there is room is cheap to see, and somebody may have just made it.
             Self::Fetch(_) => (FIRST, LONGEST / 10),
-            Self::Package(_) | Self::Blob(_) | Self::Ready | Self::Drain => (FIRST, LONGEST),
+            Self::Trial(_) => (FIRST * 5, LONGEST),
+            Self::Package(_) | Self::Serve(_) | Self::Blob(_) | Self::Ready | Self::Drain => (FIRST, LONGEST),
         }
     }
 }

@@ -148,6 +148,16 @@ impl Activation {
                 );
                 ("stops-first", package, what)
             }
+            Note::GivesWay(package, before) => {
+                let failure = self.state.slots.get(&package).and_then(|slot| slot.failure.clone());
+                let what = format!(
+                    "the host goes on refusing release {}: {}. Release {} is tried instead",
+                    failure.as_ref().map_or(0, |failure| failure.release),
+                    failure.map_or_else(String::new, |failure| failure.what),
+                    before.release
+                );
+                ("gives-way", package, what)
+            }
             Note::Quarantined(package) => {
                 let failure = self.state.slots.get(&package).and_then(|slot| slot.failure.clone());
                 let why = failure.map_or_else(String::new, |failure| failure.what);

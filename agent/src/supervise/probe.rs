@@ -149,10 +149,10 @@ fn read(output: &[u8], status: std::process::ExitStatus) -> Probed {
         _ if status.code() == Some(CANNOT) => {
             Probed::NotRun("the host's program cannot be run; see host.log".to_owned())
         }
-        _ if status.code().is_some() => Probed::Failed {
-            reason: "probe-failed",
-            what: format!("the probe gave no result: {}; see host.log", describe(status).what),
-        },
+        // What a package can bring about is told, or ends it by a signal.
+        _ if status.code().is_some() => {
+            Probed::NotRun(format!("the probe gave no result: {}; see host.log", describe(status).what))
+        }
         _ if status.signal() == Some(Signal::KILL.as_raw()) => {
             Probed::Killed("the throw-away process that opened it was killed".to_owned())
         }
@@ -181,7 +181,7 @@ mod tests {
         check("", 9, "Killed");
         check("", 11, "probe-crashed");
         check("", CANNOT << 8, "NotRun");
-        check("half a li", 1 << 8, "probe-failed");
-        check(&"[".repeat(200_000), 0, "probe-failed");
+        check("half a li", 1 << 8, "no result");
+        check(&"[".repeat(200_000), 0, "no result");
     }
 }

@@ -38,6 +38,10 @@ pub struct Host {
     pub drains: bool,
     /// What the next loads are answered, where it is not a success.
     pub refusals: Vec<Value>,
+    /// A release that is never opened, and the answer.
+    pub refuses: Option<(Digest, Value)>,
+    /// How many of the next routes lead to what it does not know any more.
+    pub forgets: usize,
     /// How often it was asked how it stands.
     pub looks: usize,
     /// How often it was started again.
@@ -55,6 +59,9 @@ impl Host {
                 self.asked.push(format!("{word} {}", load.package.name));
                 if !self.refusals.is_empty() {
                     return (422, self.refusals.remove(0));
+                }
+                if let Some((_, refusal)) = self.refuses.as_ref().filter(|(d, _)| *d == load.package.digest) {
+                    return (422, refusal.clone());
                 }
                 assert!(load.directory.join("models/m.onnx").is_file(), "{:?}", load.directory);
                 self.packages.retain(|p| p.state != PackageState::Staged || p.package != load.package);
@@ -78,6 +85,11 @@ impl Host {
             _ => {
                 let package: PackageRef = serde_json::from_slice(body).unwrap();
                 self.asked.push(format!("{word} {}", package.name));
+                if at == path::ACTIVATE && self.forgets > 0 {
+                    self.forgets -= 1;
+                    self.packages.clear();
+                    return (404, json!({ "error": "it is not loaded", "reason": "not-loaded" }));
+                }
                 if at == path::UNLOAD {
                     self.packages.retain(|p| p.package != package);
                 } else {

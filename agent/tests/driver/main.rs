@@ -8,6 +8,7 @@ mod carry;
 #[path = "../control_socket/mod.rs"]
 mod control_socket;
 mod probation;
+mod refusal;
 
 use selvedge_agent::supervise::Fate;
 use selvedge_control::PackageState;

@@ -7,7 +7,7 @@ use selvedge_deployment::*;
 use crate::moves::{name, release};
 
 /// Feeds events that must all fit.
-fn feed(mut state: State, events: impl IntoIterator<Item = Event>) -> State {
+pub fn feed(mut state: State, events: impl IntoIterator<Item = Event>) -> State {
     for event in events {
         state = step(&state, event).unwrap().state;
     }
@@ -15,7 +15,7 @@ fn feed(mut state: State, events: impl IntoIterator<Item = Event>) -> State {
 }
 
 /// From assigned to committed.
-fn install(number: u8, sequence: u64) -> [Event; 5] {
+pub fn install(number: u8, sequence: u64) -> [Event; 5] {
     let (package, release) = (name(0), release(0, number));
     let digest = release.digest;
     [

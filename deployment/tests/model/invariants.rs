@@ -143,6 +143,14 @@ fn check_slot(before: &State, event: &Event, after: &State, name: &PackageName, 
             "{name} runs with settings that were not tried, by {event:?}"
         );
     }
+    // What is refused stays until something else is committed; the one before it may be tried.
+    if let Event::Refused { package, .. } = event
+        && package == name
+    {
+        assert_eq!(has.committed, slot.committed);
+        let tried = slot.previous.as_ref().filter(|_| has.previous.is_none()).map(|(release, _)| release);
+        assert_eq!(has.stage.release(), tried);
+    }
     if let (Event::Tight { package, .. }, Stage::Trial { release, rules, .. }) = (event, &has.stage)
         && package == name
     {

@@ -8,6 +8,7 @@
 mod examples;
 mod invariants;
 mod moves;
+mod refusals;
 mod world;
 
 use std::io::Write;

@@ -42,7 +42,7 @@ pub fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
         3 => (any::<[u8; 2]>(), 0u8..3, any::<u8>(), any::<bool>())
             .prop_map(|(r, d, bits, odd)| Move::Desired(r.map(|r| r % 12), d, if odd { bits % 8 } else { 0 })),
         14 => (0usize..4, 0u8..12).prop_map(|(n, m)| Move::Answer(n, m)),
-        2 => (0usize..2, 1u8..6, 0u8..10).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
+        2 => (0usize..2, 1u8..6, 0u8..12).prop_map(|(p, r, k)| Move::Noise(p, r, k)),
         2 => (suspect(), suspect()).prop_map(|(a, b)| Move::HostDied([a, b])),
         1 => any::<bool>().prop_map(Move::Restarted),
         1 => Just(Move::PowerCut),
@@ -102,8 +102,12 @@ pub fn answer(effect: &Effect, outcome: u8, now_ms: u64) -> Event {
             2 => Event::Damaged { package, digest: release.digest },
             3 => Event::Accepted { package, digest: release.digest, cases: 0 },
             4 => Event::Tight { package, digest: release.digest },
+            5 => Event::Hindered { package, digest: release.digest, what: "no file".into() },
             _ => Event::Accepted { package, digest: release.digest, cases: 2 },
         },
+        Effect::Activate(package, release) if outcome == 0 => {
+            Event::Hindered { package, digest: release.digest, what: "it is not loaded".into() }
+        }
         Effect::Activate(package, release) => Event::Activated { package, digest: release.digest, now_ms },
         Effect::Watch(package, digest) => {
             let fine =
@@ -117,8 +121,12 @@ pub fn answer(effect: &Effect, outcome: u8, now_ms: u64) -> Event {
             };
             Event::Proved { package, digest, measured, now_ms }
         }
-        // What answers is found damaged, or is served and there is nothing to say.
+        // What answers is found damaged, or is not opened any more, or is served and there is nothing to say.
         Effect::Serve(package, release) if outcome == 0 => Event::Damaged { package, digest: release.digest },
+        Effect::Serve(package, release) if outcome == 1 => {
+            let (reason, what) = ("bad-model".into(), "opset".into());
+            Event::Refused { package, digest: release.digest, reason, what }
+        }
         Effect::Serve(..) => Event::Restarted,
     }
 }
@@ -139,6 +147,8 @@ fn noise(package: usize, number: u8, kind: u8) -> Event {
         6 => Event::Begin { package },
         7 => Event::Tight { package, digest },
         8 => Event::Stopping { now_ms: 1 },
+        9 => Event::Hindered { package, digest, what: "ä".repeat(1500) },
+        10 => Event::Refused { package, digest, reason: "r".into(), what: "ä".repeat(1500) },
         _ => Event::Unusable { package, digest, reason: "r".into(), what: String::new() },
     }
 }

@@ -48,13 +48,16 @@ impl World {
         // Nobody asks for room that is there already.
         let tight =
             outcome == 4 && matches!(effect, Effect::Load(name, _) if stops_first(&self.state.slots[name]));
-        let outcome = if tight { 9 } else { outcome };
+        // Nor is refused what answers.
+        let taken =
+            outcome == 1 && matches!(effect, Effect::Serve(name, release) if self.serves(name, release));
+        let outcome = if tight || taken { 9 } else { outcome };
         self.affect(effect, outcome);
         let once = self.host.clone();
         self.affect(effect, outcome);
         assert_eq!(self.host, once, "{effect:?} done twice is not what it is done once");
         self.check_routes(&answered);
-        if matches!(effect, Effect::Serve(..)) && outcome > 0 {
+        if matches!(effect, Effect::Serve(..)) && outcome > 1 {
             return;
         }
         self.feed(answer(effect, outcome, self.now_ms));
@@ -67,7 +70,7 @@ impl World {
         match effect {
             Effect::Fetch(..) | Effect::Begin(_) => {}
             Effect::Serve(package, release) => {
-                if outcome > 0 {
+                if outcome > 1 {
                     self.open(package, release);
                     self.route(package, release.digest);
                 }
@@ -78,7 +81,7 @@ impl World {
                 {
                     self.host.entry(package.clone()).or_default().retain(|open| !open.serving);
                 }
-                if outcome >= 3 && outcome != 4 {
+                if outcome >= 3 && outcome != 4 && outcome != 5 {
                     self.open(package, release);
                 }
             }
@@ -86,7 +89,9 @@ impl World {
             Effect::Activate(package, release) => {
                 let there = self.host.get(package).into_iter().flatten().any(|o| o.digest == release.digest);
                 assert!(there, "{effect:?} of what is not open");
-                self.route(package, release.digest);
+                if outcome > 0 {
+                    self.route(package, release.digest);
+                }
             }
             Effect::Watch(package, digest) => {
                 let serves = |open: &Open| open.serving && open.digest == *digest;
@@ -97,6 +102,12 @@ impl World {
                 );
             }
         }
+    }
+
+    /// Whether this release answers, with its settings.
+    fn serves(&self, package: &PackageName, release: &Release) -> bool {
+        let is = |o: &Open| o.serving && o.digest == release.digest && o.settings == release.settings;
+        self.host.get(package).into_iter().flatten().any(is)
     }
 
     /// An answer may come that nobody waits for any more; what it says of the host is true all the same.
