@@ -185,6 +185,7 @@ impl Activation {
     pub fn connected(&mut self, maximum_packet: u32) {
         let now = clock::since_boot();
         self.meter(now);
+        self.http.rivalled(true);
         let actions = self.transfers.connected(now, maximum_packet);
         self.follow(actions, now);
     }
@@ -192,6 +193,7 @@ impl Activation {
     /// There is none.
     pub fn disconnected(&mut self) {
         let now = clock::since_boot();
+        self.http.rivalled(false);
         let actions = self.transfers.disconnected(now);
         self.follow(actions, now);
     }

@@ -10,7 +10,7 @@ use selvedge_package::Digest;
 use selvedge_protocol::block::{HEADER, Span, answer, header};
 use selvedge_protocol::message::Need;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::address::Address;
 use super::answer::Asked;
@@ -48,11 +48,14 @@ impl Job {
     async fn work(&mut self) -> Result<(), Trouble> {
         let (mut wanted, mut stream, mut cuts) = (Wanted::default(), None, 0);
         let signed = self.address.clone();
+        // Since when the source is waited for.
+        let mut since = None;
         loop {
             while let Ok(need) = self.needs.try_recv() {
                 wanted.take(&need, self.size);
             }
             let Some((transfer, span)) = wanted.next(stream.as_ref()) else {
+                since = None;
                 // As long as it may be needed again at once, the server is kept waiting.
                 match timeout(self.shared.patience.idle, self.needs.recv()).await {
                     Ok(Some(need)) => wanted.take(&need, self.size),
@@ -67,11 +70,14 @@ impl Job {
                 }
                 continue;
             };
+            let since = since.get_or_insert_with(Instant::now);
             match self.block(&mut stream, transfer, span).await {
                 Ok(frame) => {
                     cuts = 0;
                     wanted.remove(&span);
-                    self.tell(Happened::Frame(frame));
+                    let waited = since.elapsed();
+                    *since = Instant::now();
+                    self.tell(Happened::Frame { frame, waited });
                 }
                 Err(Trouble::Cut(why)) if cuts < CUTS => {
                     tracing::debug!(%why, "a source's connection broke off; it is asked again");

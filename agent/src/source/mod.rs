@@ -2,16 +2,18 @@
 //!
 //! Transfers over HTTP are transfers: the same plan asks for the same blocks, the same chunks are
 //! checked before they are kept, the same bitmap remembers them. Only who answers is another.
-//! [`sources`] runs them and chooses whom to ask; a [`job`] turns requests into HTTP ranges, [`stream`] reads the answers, [`connect`] holds the
-//! connections, [`answer`] judges what a server says, [`address`] where it lies, [`authorities`] whom
-//! to believe, [`trouble`] what rests after a failure. A source that fails gives its blob back, and it
-//! goes on over MQTT at once; when the source has rested, it is asked again. No broker is needed.
+//! [`sources`] runs them and chooses whom to ask; a [`job`] turns requests into HTTP ranges, [`stream`]
+//! reads the answers, [`connect`] holds the connections, [`answer`] judges what a server says, [`address`]
+//! where it lies, [`authorities`] whom to believe, [`pace`] how slow it may be, [`trouble`] what rests after
+//! a failure. A source that fails gives its blob back, and it goes on over MQTT at once; when the source has
+//! rested, it is asked again. No broker is needed.
 
 mod address;
 mod answer;
 mod authorities;
 mod connect;
 mod job;
+mod pace;
 mod sources;
 mod stream;
 mod trouble;
@@ -48,6 +50,10 @@ pub struct Patience {
     pub block: Duration,
     /// For which a connection that is not used is kept.
     pub idle: Duration,
+    /// After which it is judged how much has come, of waiting for a source.
+    pub pace: Duration,
+    /// Bytes a second that have to come where there is another way.
+    pub lowest: u64,
 }
 
 impl Default for Patience {
@@ -59,6 +65,8 @@ impl Default for Patience {
             silence: seconds(30),
             block: seconds(60),
             idle: seconds(15),
+            pace: seconds(60),
+            lowest: 16 * 1024,
         }
     }
 }
@@ -74,14 +82,17 @@ pub struct Event {
 impl Event {
     /// Whether it is no more than a part of a blob.
     pub fn is_progress(&self) -> bool {
-        matches!(self.what, Happened::Frame(_))
+        matches!(self.what, Happened::Frame { .. })
     }
 }
 
 #[derive(Debug)]
 enum Happened {
-    /// A frame as the registry would have sent it.
-    Frame(Vec<u8>),
+    /// A frame as the registry would have sent it, and how long it was waited for.
+    Frame {
+        frame: Vec<u8>,
+        waited: Duration,
+    },
     Failed(Trouble),
 }
 

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::address::Address;
 use super::connect::Shared;
 use super::job::Job;
+use super::pace::Pace;
 use super::trouble::{Rests, Trouble};
 use super::{Authorities, Event, Happened, Outcome, Patience, Say};
 use crate::transfer::{Action, Chunks, Transfers};
@@ -34,6 +35,10 @@ pub struct Sources<C: Chunks> {
     under_way: BTreeMap<Digest, UnderWay>,
     jobs: u64,
     pub(super) rests: Rests,
+    /// What the sources have given of late.
+    paces: BTreeMap<Origin, Pace>,
+    /// Whether there is another way.
+    rivalled: bool,
 }
 
 /// A transfer, and the job that answers it once it has asked for something.
@@ -72,12 +77,19 @@ impl<C: Chunks> Sources<C> {
             under_way: BTreeMap::new(),
             jobs: 0,
             rests: Rests::default(),
+            paces: BTreeMap::new(),
+            rivalled: false,
         }
     }
 
     /// From now on sources are asked.
     pub fn allow(&mut self, authorities: Authorities, patience: Patience) {
         self.shared = Some(Arc::new(Shared::new(authorities, patience)));
+    }
+
+    /// Says whether there is another way now: a source that is too slow is left alone for that one.
+    pub fn rivalled(&mut self, rivalled: bool) {
+        self.rivalled = rivalled;
     }
 
     /// Says where the blobs lie that are wanted now.
@@ -88,6 +100,7 @@ impl<C: Chunks> Sources<C> {
             Some(digest) => known.get(digest).is_some_and(|all| all.contains(origin)),
             None => known.values().any(|all| all.contains(origin)),
         });
+        self.paces.retain(|origin, _| known.values().any(|all| all.contains(origin)));
     }
 
     /// Whether a blob can be had over HTTP now, or is being had.
@@ -127,17 +140,19 @@ impl<C: Chunks> Sources<C> {
         };
         let trouble = match what {
             Happened::Failed(trouble) => trouble,
-            Happened::Frame(frame) => {
+            Happened::Frame { frame, waited } => {
+                let slow = self.too_slow(&origin, waited, frame.len() as u64);
                 let actions = self.transfers.frame(now, &frame);
                 let spoiled = self.transfers.progress().find(|p| p.digest == digest).map_or(0, |p| p.spoiled);
                 if actions.iter().any(|action| matches!(action, Action::Done { .. })) {
                     self.rests.end(&origin, &digest);
                 }
                 outcome.actions = self.ask(actions, now);
-                if spoiled < SPOILED {
-                    return outcome;
+                match slow {
+                    _ if spoiled >= SPOILED => Trouble::Bytes,
+                    Some(rate) if self.under_way.contains_key(&digest) => Trouble::Crawls(rate),
+                    _ => return outcome,
                 }
-                Trouble::Bytes
             }
         };
         tracing::warn!(%origin, %digest, "a source fails: {trouble}");
@@ -156,6 +171,13 @@ impl<C: Chunks> Sources<C> {
             None => {}
         }
         outcome
+    }
+
+    /// Bytes a second of a source that gives too few, where there is another way.
+    fn too_slow(&mut self, origin: &Origin, waited: Duration, bytes: u64) -> Option<u64> {
+        let patience = self.shared.as_ref()?.patience;
+        let rate = self.paces.entry(origin.clone()).or_default().note(waited, bytes, &patience);
+        rate.filter(|_| self.rivalled)
     }
 
     /// Time has passed.

@@ -24,6 +24,8 @@ pub(super) const HASTE: Patience = Patience {
     silence: Duration::from_millis(400),
     block: Duration::from_millis(800),
     idle: Duration::from_millis(300),
+    pace: Duration::from_millis(900),
+    lowest: 100 * 1024,
 };
 
 pub(super) fn bytes(size: usize) -> Vec<u8> {
@@ -328,6 +330,27 @@ async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
         bench.start(kept);
         bench.comes(&blob).await;
     }
+}
+
+/// 16 KiB every fifth of a second is something each time, and less than another way would bring.
+#[tokio::test]
+async fn a_slow_server_is_left_alone_where_there_is_another_way_and_only_there() {
+    let (mut bench, web) = Bench::with_web();
+    web.set(Manner::Paced(Duration::from_millis(200)));
+    let blob = bytes(400_000);
+    let digest = bench.publish(&blob);
+    bench.start(bench.partial(&blob));
+    bench.comes(&blob).await;
+    bench.sources.rivalled(true);
+    let other = bytes(400_001);
+    bench.publish(&other);
+    bench.start(bench.partial(&other));
+    bench.falls("bytes a second").await;
+    // For every blob, and not for good.
+    bench.sources.wanted(BTreeMap::from([(digest, bench.origins.clone())]));
+    let now = clock::since_boot();
+    assert!(!bench.sources.carries(&digest, now));
+    assert!(bench.sources.carries(&digest, now + Duration::from_secs(80)));
 }
 
 #[tokio::test]

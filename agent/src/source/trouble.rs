@@ -18,6 +18,8 @@ pub(super) enum Trouble {
     Connect(String),
     #[error("nothing came for too long")]
     Slow,
+    #[error("it gives {0} bytes a second, and there is another way")]
+    Crawls(u64),
     #[error("the connection broke off: {0}")]
     Cut(String),
     #[error("it answers {status}")]
@@ -34,7 +36,7 @@ impl Trouble {
     /// Whether another blob may well be had from it.
     fn is_of_one_blob(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Slow | Self::Cut(_) => false,
+            Self::Connect(_) | Self::Slow | Self::Crawls(_) | Self::Cut(_) => false,
             Self::Status { status, .. } => (400..500).contains(status) && ![408, 429].contains(status),
             Self::Answer(_) | Self::NoRanges | Self::Bytes => true,
         }
@@ -45,6 +47,8 @@ impl Trouble {
         let seconds = Duration::from_secs;
         match self {
             Self::Connect(_) | Self::Slow | Self::Cut(_) => (seconds(5), seconds(600)),
+            // It was given its time to show that it has become better.
+            Self::Crawls(_) => (seconds(60), seconds(3600)),
             Self::Status { .. } if !self.is_of_one_blob() => (seconds(5), seconds(600)),
             Self::Status { .. } | Self::Answer(_) | Self::NoRanges => (seconds(60), seconds(3600)),
             Self::Bytes => (seconds(600), seconds(6 * 3600)),
