@@ -268,13 +268,21 @@ impl Config {
             host_control,
             heartbeat: Duration::from_secs(heartbeat),
             keep_alive: Duration::from_secs(keep_alive),
-            probe: Duration::from_secs(chosen.probe_seconds.unwrap_or(600).max(1)),
+            probe: patience("probe-seconds", chosen.probe_seconds)?,
             probe_memory: chosen.probe_memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
-            load: Duration::from_secs(chosen.load_seconds.unwrap_or(600).max(1)),
+            load: patience("load-seconds", chosen.load_seconds)?,
             traffic: traffic(chosen.data_budget_mib, chosen.data_windows)?,
             http_sources: chosen.http_sources.unwrap_or_default(),
             http_ca: chosen.http_ca.map(absolute),
         })
+    }
+}
+
+/// How long something may take with a package.
+fn patience(key: &'static str, seconds: Option<u64>) -> Result<Duration, ConfigError> {
+    match seconds.unwrap_or(600) {
+        seconds @ 1..=86_400 => Ok(Duration::from_secs(seconds)),
+        seconds => Err(ConfigError::Value { key, value: seconds.to_string(), rule: "1 to 86400" }),
     }
 }
 
@@ -347,6 +355,20 @@ mod tests {
         let config = Config::merge(Path::new("/d"), file, line).unwrap();
         assert_eq!(config.http.port(), 2);
         assert!(config.host_binary.is_absolute());
+    }
+
+    #[test]
+    fn a_package_is_not_waited_for_without_end() {
+        for key in ["probe-seconds", "load-seconds"] {
+            for (seconds, taken) in
+                [(0, false), (1, true), (86_400, true), (86_401, false), (i64::MAX, false)]
+            {
+                let text = format!("host-binary = 'h'\n{key} = {seconds}");
+                let choices = Choices::from_text(&text).unwrap();
+                let merged = Config::merge(Path::new("/d"), choices, Choices::default());
+                assert_eq!(merged.is_ok(), taken, "{text}: {merged:?}");
+            }
+        }
     }
 
     #[test]

@@ -129,6 +129,9 @@ pub enum Event {
         suspects: Vec<Digest>,
         /// Now.
         now_ms: u64,
+        /// Crashes of a committed release count together when they come within this time of the first:
+        /// [`crate::CRASH_WINDOW_MS`], or longer where opening one release alone may take long.
+        within_ms: u64,
     },
     /// The agent has started and read this state. A probation goes on: where the host is not the one that
     /// was on it, a [`Event::HostDied`] follows.

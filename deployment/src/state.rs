@@ -109,7 +109,7 @@ pub struct Committed {
 pub enum Health {
     /// It can.
     Sound {
-        /// Crashes of the host for which it was named, within [`crate::CRASH_WINDOW_MS`] of the first.
+        /// Crashes of the host for which it was named, within a time of the first.
         crashes: u32,
         /// When the first of them was, in milliseconds since the device was started.
         first_ms: u64,

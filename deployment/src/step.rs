@@ -15,7 +15,7 @@ pub const MAX_ATTEMPTS: u32 = 5;
 /// Crashes of the host after which a committed release that was named for them is quarantined.
 pub const MAX_CRASHES: u32 = 3;
 
-/// Crashes count together when they come within this time of the first, in milliseconds: one hour.
+/// Crashes count together when they come within this time of the first, in milliseconds, at least: one hour.
 pub const CRASH_WINDOW_MS: u64 = 3_600_000;
 
 /// What a step gives.
@@ -68,8 +68,8 @@ impl Step {
                 self.proved(&package, digest, &measured, now_ms)
             }
             Event::Damaged { package, digest } => self.damaged(&package, digest),
-            Event::HostDied { suspects, now_ms } => {
-                self.host_died(&suspects, now_ms);
+            Event::HostDied { suspects, now_ms, within_ms } => {
+                self.host_died(&suspects, now_ms, within_ms);
                 Ok(())
             }
             Event::Restarted => {
@@ -310,7 +310,7 @@ impl Step {
         Ok(())
     }
 
-    fn host_died(&mut self, suspects: &[Digest], now_ms: u64) {
+    fn host_died(&mut self, suspects: &[Digest], now_ms: u64, within_ms: u64) {
         let names: Vec<_> = self.state.slots.keys().cloned().collect();
         for name in names {
             let Some(slot) = self.state.slots.get_mut(&name) else {
@@ -330,7 +330,7 @@ impl Step {
             {
                 // Crashes that lie far apart are not a pattern: they count within a window only. Time
                 // before the first one means that the device was started anew since.
-                let within = now_ms.checked_sub(*first_ms).is_some_and(|since| since <= CRASH_WINDOW_MS);
+                let within = now_ms.checked_sub(*first_ms).is_some_and(|since| since <= within_ms);
                 if *crashes == 0 || !within {
                     (*crashes, *first_ms) = (0, now_ms);
                 }

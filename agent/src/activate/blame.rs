@@ -7,18 +7,33 @@
 
 use std::time::Duration;
 
-use selvedge_deployment::{Phase, Stage};
+use selvedge_deployment::{CRASH_WINDOW_MS, Event, Phase, Stage};
 use selvedge_package::Digest;
 
-use super::Activation;
 use super::operate::{Operation, Role};
+use super::{Activation, now_ms};
 use crate::clock;
 use crate::supervise::Fate;
 
 /// Within this time after it broke off an exchange the end of a host is told.
 const TOLD: Duration = Duration::from_secs(5);
 
+/// Loads of the longest kind that crashes count together over: those of one that hangs each time, and what
+/// is opened before it.
+const LOADS: u64 = 4;
+
+/// Within which time crashes count together where a load may take so long.
+fn within_ms(load: Duration) -> u64 {
+    let load = u64::try_from(load.as_millis()).unwrap_or(u64::MAX);
+    CRASH_WINDOW_MS.max(load.saturating_mul(LOADS))
+}
+
 impl Activation {
+    /// The host has ended, and these are held to have done it.
+    pub(super) fn host_died(&self, suspects: Vec<Digest>) -> Event {
+        Event::HostDied { suspects, now_ms: now_ms(), within_ms: within_ms(self.parts.load) }
+    }
+
     /// The release that is held to have ended the host.
     pub(super) fn blamed(&self, fate: Fate) -> Option<Digest> {
         let now = clock::since_boot();
@@ -53,5 +68,20 @@ impl Activation {
             }
             _ => None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_that_hangs_for_long_is_counted_all_the_same() {
+        assert_eq!(within_ms(Duration::from_secs(600)), CRASH_WINDOW_MS);
+        for seconds in [1800, 3600, 86_400] {
+            // Each of three crashes comes after a load of its own.
+            assert!(within_ms(Duration::from_secs(seconds)) > seconds * 1000 * 2 + 600_000, "{seconds}");
+        }
+        assert_eq!(within_ms(Duration::MAX), u64::MAX);
     }
 }

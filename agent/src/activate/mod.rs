@@ -427,7 +427,7 @@ impl Activation {
                 if !self.host.runs(name, &release.digest, &release.settings))
         });
         if lost {
-            self.witness(Event::HostDied { suspects: Vec::new(), now_ms: now_ms() })?;
+            self.witness(self.host_died(Vec::new()))?;
         }
         self.pursue()
     }
@@ -448,7 +448,7 @@ impl Activation {
         if let Some(operation) = self.operation.take() {
             operation.abort();
         }
-        self.witness(Event::HostDied { suspects, now_ms: now_ms() })?;
+        self.witness(self.host_died(suspects))?;
         self.pursue()
     }
 

@@ -159,7 +159,7 @@ impl Activation {
         }
         self.host.said(status);
         if !self.host.serves(&package, &digest) {
-            return self.witness(Event::HostDied { suspects: Vec::new(), now_ms: now_ms() });
+            return self.witness(self.host_died(Vec::new()));
         }
         let measured = self.host.find(&package, &digest).map(measured).unwrap_or_default();
         self.apply(Event::Proved { package, digest, measured, now_ms: now_ms() })

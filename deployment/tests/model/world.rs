@@ -195,7 +195,7 @@ impl World {
     /// The host ends; what is on trial and named for it must have been open.
     pub fn host_dies(&mut self, suspects: Vec<Digest>) {
         self.host.clear();
-        self.feed(Event::HostDied { suspects, now_ms: self.now_ms });
+        self.feed(Event::HostDied { suspects, now_ms: self.now_ms, within_ms: CRASH_WINDOW_MS });
     }
 
     /// The agent ends and starts again; the host goes on.
