@@ -11,11 +11,11 @@ use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::signed::{self, PrivateKey, PublicKey, Purpose, SignedError};
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::credential::{CertificateError, Kept, KeptRecord};
 use crate::enrolment::{Enrolment, Kind};
 use crate::failure::chain;
 use crate::store::{Database, Key, Store, StoreError};
+use crate::{bounded, clock};
 
 /// The key's file in the data directory.
 const KEY: &str = "device.key";
@@ -328,7 +328,7 @@ impl Identity {
 }
 
 fn read_key(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    match std::fs::read(path) {
+    match bounded::read(path, bounded::NOTE) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(StoreError::Io { action: "read", path: path.to_owned(), source }),

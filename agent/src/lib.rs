@@ -4,10 +4,11 @@
 //! accepts what the Director signed, `store` keeps it, `fetch` says what is still missing, `activate` drives the
 //! deployment, `supervise` keeps the host running, `report` says what became of it, `remote`
 //! answers questions from far away. `daemon` is the loop that carries between them, `status` what a person
-//! on the device sees, `pauses` how long what failed is left alone. It links neither wasmtime nor ONNX
+//! on the device sees, `pauses` how long what failed is left alone, `bounded` reads small files. It links neither wasmtime nor ONNX
 //! Runtime, and runs on one thread.
 
 pub mod activate;
+mod bounded;
 pub mod budget;
 pub mod clock;
 pub mod config;

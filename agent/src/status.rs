@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::clock;
 use crate::credential::{Credential, Kept, KeptRecord, Machine, Origin};
 use crate::enrolment::Kind;
 use crate::failure::chain;
@@ -33,6 +32,7 @@ use crate::import::{self, ImportError, Permit, Taker};
 use crate::lock::Lock;
 use crate::store::{Database, Key, StoreError};
 use crate::trust_show::{self, Held};
+use crate::{bounded, clock};
 
 /// The path that is answered.
 pub const PATH: &str = "/v1/status";
@@ -287,10 +287,13 @@ pub async fn look(directory: &Path) -> Result<Status, StatusError> {
     }
 }
 
+/// Bytes of a database that is looked at without an agent: far more than one ever has.
+const LARGEST_DATABASE: u64 = 256 << 20;
+
 /// A copy of the database of a data directory that no agent runs on.
 pub(crate) fn database_of(directory: &Path) -> Result<Database, StatusError> {
     let path = directory.join("agent.redb");
-    match std::fs::read(&path) {
+    match bounded::read(&path, LARGEST_DATABASE) {
         Ok(bytes) => Ok(Database::from_bytes(&bytes)?),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(StatusError::NoDevice { directory: directory.to_owned() })

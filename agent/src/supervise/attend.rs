@@ -1,5 +1,6 @@
 //! Staying with one host after another: started here or found, listened to, and its end told.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::listeners::Listeners;
 use super::process::{self, Fate, Process, Trace, write_run_file};
 use super::service::Service;
 use super::{Farewell, HostEvent, Options, START, listen, log};
+use crate::bounded;
 
 /// The host holds an events answer back for up to 30 s; one that takes longer is not well.
 const EVENTS: Duration = Duration::from_secs(45);
@@ -251,9 +253,7 @@ impl Attendant {
         }
         let record = self.options.data.join("host/fatal.json");
         if ending.code == Some(CANNOT_STOP) && named.is_empty() {
-            let event =
-                std::fs::read(&record).ok().and_then(|text| serde_json::from_slice::<Event>(&text).ok());
-            named.extend(event.map(|event| event.package));
+            named.extend(named_in(&record));
         }
         let _ = std::fs::remove_file(record);
         Over::Died { what: ending.what, named, fate: ending.fate }
@@ -272,6 +272,12 @@ impl Attendant {
             _ => write_run_file(&file("http"), http),
         }
     }
+}
+
+/// Whom a host named in its last words. It is the host that has written them.
+fn named_in(record: &Path) -> Option<PackageRef> {
+    let text = bounded::read(record, bounded::NOTE).ok()?;
+    serde_json::from_slice::<Event>(&text).ok().map(|event| event.package)
 }
 
 /// Starts the host with these listeners.
@@ -307,4 +313,22 @@ pub(super) async fn end(client: &Client, options: &Options, process: &mut Proces
         process.signal(signal);
     }
     let _ = std::fs::remove_file(options.run_file("host.json"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_heard_and_a_flood_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let record = place.path().join("fatal.json");
+        assert_eq!(named_in(&record), None);
+        let package = PackageRef { name: "p".parse().unwrap(), digest: selvedge_package::Digest::of(b"") };
+        let event = Event { number: 1, package: package.clone(), what: "stuck".to_owned(), fatal: true };
+        std::fs::write(&record, serde_json::to_vec(&event).unwrap()).unwrap();
+        assert_eq!(named_in(&record), Some(package));
+        std::fs::File::create(&record).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(named_in(&record), None);
+    }
 }

@@ -24,6 +24,7 @@ use std::time::Duration;
 use selvedge_control::{Client, Event, HostStatus, PackageRef};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::bounded;
 use attend::{Attendant, Keeper, end};
 pub use launch::{CANNOT, Launch, SUBCOMMAND};
 pub use listeners::{ListenError, Listeners, listen_privately};
@@ -223,8 +224,10 @@ async fn take_over(client: &Client, options: &Options, status: &HostStatus) -> O
 }
 
 fn listen(options: &Options) -> Result<Listeners, ListenError> {
-    let before =
-        std::fs::read_to_string(options.run_file("http")).ok().and_then(|text| text.trim().parse().ok());
+    let before = bounded::read(&options.run_file("http"), bounded::NOTE)
+        .ok()
+        .and_then(|text| String::from_utf8(text).ok());
+    let before = before.and_then(|text| text.trim().parse().ok());
     Listeners::bind(options.http, before, &options.run_file("control.sock"))
 }
 

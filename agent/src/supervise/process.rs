@@ -8,6 +8,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
+use crate::bounded;
+
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
@@ -62,7 +64,7 @@ impl Trace {
 
     /// The one written down, if its process still runs.
     pub fn read(path: &Path) -> Option<Self> {
-        let written: Self = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let written: Self = serde_json::from_slice(&bounded::read(path, bounded::NOTE).ok()?).ok()?;
         Self::of(written.pid).filter(|now| *now == written)
     }
 
@@ -197,6 +199,8 @@ mod tests {
         write_run_file(&path, &serde_json::to_string(&other).unwrap()).unwrap();
         assert_eq!(Trace::read(&path), None);
         write_run_file(&path, "garbage").unwrap();
+        assert_eq!(Trace::read(&path), None);
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(Trace::read(&path), None);
     }
 

@@ -4,7 +4,6 @@
 //! Connecting to it may be what starts the host. How a host ended is told by the unit's `ExecStopPost`
 //! (`selvedge-agent host-ended`), since only systemd was its parent.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::START;
 use super::process::{Ending, Fate, Process, write_run_file};
+use crate::bounded;
 use crate::failure::chain;
 
 /// Where the unit's note lies in the data directory: the host's own part of it.
@@ -51,9 +51,7 @@ impl Ended {
     }
 
     fn read(path: &Path) -> Option<Self> {
-        let mut text = Vec::new();
-        std::fs::File::open(path).ok()?.take(LARGEST_NOTE).read_to_end(&mut text).ok()?;
-        serde_json::from_slice(&text).ok()
+        serde_json::from_slice(&bounded::read(path, LARGEST_NOTE).ok()?).ok()
     }
 
     fn ending(&self) -> Ending {
