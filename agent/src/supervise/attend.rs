@@ -82,7 +82,7 @@ impl Attendant {
             match over {
                 Over::Stopped(farewell) => {
                     if farewell == Farewell::End && self.starts_it() {
-                        end(&self.client, &self.options, &mut process).await;
+                        end(Some(&self.client), &self.options, &mut process).await;
                     }
                     return;
                 }
@@ -303,9 +303,15 @@ fn launch_host(options: &Options, listeners: &Listeners) -> Result<Process, Stri
         .map_err(cannot)
 }
 
-/// Has the host drain and end; kills it where it does not.
-pub(super) async fn end(client: &Client, options: &Options, process: &mut Process) {
-    let _ = client.shutdown(Duration::from_secs(5)).await;
+/// Has the host drain and end; kills it where it does not. One that cannot be asked gets a signal at once.
+pub(super) async fn end(client: Option<&Client>, options: &Options, process: &mut Process) {
+    let asked = match client {
+        Some(client) => client.shutdown(Duration::from_secs(5)).await.is_ok(),
+        None => false,
+    };
+    if !asked {
+        process.signal(Signal::TERM);
+    }
     for signal in [Signal::TERM, Signal::KILL] {
         if tokio::time::timeout(Duration::from_secs(10), process.ended()).await.is_ok() {
             break;

@@ -147,6 +147,10 @@ impl Supervisor {
     pub async fn start(options: Options, events: mpsc::Sender<HostEvent>) -> Result<Self, ListenError> {
         let client = options.client();
         if let Some(control) = &options.control {
+            if let Some(why) = replace::end_ours(&options).await {
+                // Nobody takes events yet; there is room for this one.
+                let _ = events.try_send(HostEvent::Replaced(why));
+            }
             let linked = Service::at(control, &options.data);
             let service = linked.map_err(|source| ListenError::Control { path: control.clone(), source })?;
             return Ok(Self::attending(options, Keeper::Service(service), client, events, None));
@@ -165,7 +169,7 @@ impl Supervisor {
             && let Some(why) = replace::difference(&options, process, status)
         {
             tracing::info!(pid = status.pid, "the host that runs is replaced: {why}");
-            end(&client, &options, process).await;
+            end(Some(&client), &options, process).await;
             // Nobody takes events yet; there is room for this one.
             let _ = events.try_send(HostEvent::Replaced(why));
             listeners = listeners.filter(|_| replace::same_address(options.http, &status.http));

@@ -12,7 +12,20 @@ use std::path::{Path, PathBuf};
 
 use selvedge_control::HostStatus;
 
-use super::{Options, Process};
+use super::attend::end;
+use super::{Options, Process, Trace};
+
+/// Ends the host that an agent had started before its service was to keep one: it would hold the address, and
+/// answer there with what nobody steers. Why, for people; `None`: there is none.
+pub(super) async fn end_ours(options: &Options) -> Option<String> {
+    let left = Trace::read(&options.run_file("host.json"))?;
+    let mut process = Process::adopt(left.pid).ok()?;
+    // The service's own is asked for nothing here.
+    let ours = !options.run_file("control.sock").is_symlink();
+    tracing::info!(pid = left.pid, "the host that an agent had started is ended: its service keeps one");
+    end(ours.then(|| options.client()).as_ref(), options, &mut process).await;
+    Some("the agent had started it, and its service is to keep it running".to_owned())
+}
 
 /// What is not as it is to be, for people; `None`: nothing that can be seen.
 pub(super) fn difference(options: &Options, process: &Process, status: &HostStatus) -> Option<String> {
@@ -59,6 +72,7 @@ fn other_program(wanted: &[OsString], found: &[u8], executable: &Path) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervise::{Farewell, HostEvent, HostProgram, Supervisor};
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
@@ -96,5 +110,32 @@ mod tests {
         assert!(check("127.0.0.1:81", "127.0.0.1:80"));
         assert!(check("[::1]:0", "127.0.0.1:80"));
         assert!(!check("127.0.0.1:80", "garbage"));
+    }
+
+    /// What an agent with `host-control` finds of the time before it.
+    #[tokio::test]
+    async fn a_host_that_an_agent_had_started_makes_way_for_the_services() {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path().to_owned();
+        for folder in ["run", "host"] {
+            std::fs::create_dir(data.join(folder)).unwrap();
+        }
+        let options = Options {
+            http: "127.0.0.1:0".parse().unwrap(),
+            launcher: PathBuf::new(),
+            host: HostProgram { binary: PathBuf::new(), modules: None, onnxruntime: None },
+            outlives: true,
+            control: Some(data.join("service.sock")),
+            data: data.clone(),
+        };
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        Trace::of(child.id()).unwrap().write(&data.join("run/host.json")).unwrap();
+        let (sender, mut events) = tokio::sync::mpsc::channel(4);
+        let supervisor = Supervisor::start(options, sender).await.unwrap();
+        assert!(matches!(events.recv().await, Some(HostEvent::Replaced(_))));
+        assert!(child.try_wait().unwrap().is_some(), "it goes on");
+        assert!(!data.join("run/host.json").exists());
+        assert!(data.join("run/control.sock").is_symlink());
+        supervisor.stop(Farewell::Leave).await;
     }
 }
