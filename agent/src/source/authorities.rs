@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,13 +39,34 @@ impl fmt::Debug for Authorities {
     }
 }
 
+/// Which list it is, as far as that can be seen without reading it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stamp {
+    path: PathBuf,
+    file: (u64, u64),
+    size: u64,
+    changed: (i64, i64),
+}
+
 impl Authorities {
-    /// What TLS needs. It is read anew each time: the system's list changes with its updates.
-    pub(super) fn config(&self) -> Result<ClientConfig, String> {
+    /// Which list is to be read now.
+    pub(super) fn stamp(&self) -> Result<Stamp, String> {
         let systems = SYSTEMS.iter().map(Path::new).find(|path| path.is_file());
         let Some(path) = self.file.as_deref().or(systems) else {
             return Err("this system has no list of authorities: name one with `http-ca`".to_owned());
         };
+        let found = std::fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Stamp {
+            path: path.to_owned(),
+            file: (found.dev(), found.ino()),
+            size: found.size(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+
+    /// What TLS needs, from that list. It takes a while: the system's has more than a hundred certificates.
+    pub(super) fn config(&self, stamp: &Stamp) -> Result<ClientConfig, String> {
+        let path = &stamp.path;
         let roots = read(path).map_err(|why| format!("{}: {why}", path.display()))?;
         let mut config = anonymous_client(roots, Arc::clone(&self.now)).map_err(|error| error.to_string())?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, Server, is_near};
-use super::authorities::Authorities;
+use super::authorities::{Authorities, Stamp};
 use super::{Patience, Trouble};
 
 /// Bytes of an answer's head, and of what is read ahead of a body.
@@ -41,8 +41,7 @@ const ADDRESSES: usize = 4;
 #[derive(Debug)]
 pub(super) struct Shared {
     authorities: Authorities,
-    /// There as long as a connection uses it: the system's list of authorities is large.
-    tls: Mutex<Weak<ClientConfig>>,
+    tls: tokio::sync::Mutex<Option<Kept>>,
     idle: Mutex<Vec<(u64, Connection)>>,
     numbers: AtomicU64,
     room: Arc<Semaphore>,
@@ -53,6 +52,15 @@ pub(super) struct Shared {
     /// Bytes received, as the network counts them.
     pub received: Arc<AtomicU64>,
     pub patience: Patience,
+}
+
+/// What TLS needs, as the list of authorities was when it was read. The system's is large: it is kept as long
+/// as something is fetched, or a connection uses it.
+#[derive(Debug)]
+struct Kept {
+    stamp: Stamp,
+    config: Weak<ClientConfig>,
+    held: Option<Arc<ClientConfig>>,
 }
 
 /// A connection on which nothing is under way.
@@ -101,7 +109,7 @@ impl Shared {
     pub fn new(authorities: Authorities, patience: Patience) -> Self {
         Self {
             authorities,
-            tls: Mutex::default(),
+            tls: tokio::sync::Mutex::default(),
             idle: Mutex::default(),
             numbers: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(AT_ONCE)),
@@ -166,7 +174,7 @@ impl Shared {
         let server = &address.server;
         let broken = |error: io::Error| Trouble::Connect(error.to_string());
         // Before anything is sent: without authorities nobody is believed.
-        let tls = if server.tls { Some(self.tls()?) } else { None };
+        let tls = if server.tls { Some(self.tls().await?) } else { None };
         let found = tokio::net::lookup_host((server.host.as_str(), server.port)).await.map_err(broken)?;
         let found = found.take(ADDRESSES).filter(|found| address.near || !is_near(found.ip()));
         let stream = self.reach(found).await.map_err(broken)?;
@@ -200,14 +208,32 @@ impl Shared {
         Err(last)
     }
 
-    fn tls(&self) -> Result<Arc<ClientConfig>, Trouble> {
-        let mut held = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(config) = held.upgrade() {
+    /// Read once, beside the event loop, and again when the list has changed.
+    pub async fn tls(&self) -> Result<Arc<ClientConfig>, Trouble> {
+        let mut kept = self.tls.lock().await;
+        let stamp = self.authorities.stamp().map_err(Trouble::Connect)?;
+        if let Some(kept) = kept.as_mut().filter(|kept| kept.stamp == stamp)
+            && let Some(config) = kept.config.upgrade()
+        {
+            kept.held = Some(Arc::clone(&config));
             return Ok(config);
         }
-        let config = Arc::new(self.authorities.config().map_err(Trouble::Connect)?);
-        *held = Arc::downgrade(&config);
+        let (authorities, list) = (self.authorities.clone(), stamp.clone());
+        let read = tokio::task::spawn_blocking(move || authorities.config(&list)).await;
+        let config = read.unwrap_or_else(|error| Err(error.to_string())).map_err(Trouble::Connect)?;
+        let config = Arc::new(config);
+        *kept = Some(Kept { stamp, config: Arc::downgrade(&config), held: Some(Arc::clone(&config)) });
         Ok(config)
+    }
+
+    /// Nothing is fetched any more.
+    pub fn let_go(&self) {
+        // Where it is being read, something is about to be fetched.
+        if let Ok(mut kept) = self.tls.try_lock()
+            && let Some(kept) = kept.as_mut()
+        {
+            kept.held = None;
+        }
     }
 }
 

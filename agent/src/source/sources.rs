@@ -247,6 +247,11 @@ impl<C: Chunks> Sources<C> {
         }
         let transfers = &self.transfers;
         self.under_way.retain(|digest, _| transfers.contains(digest));
+        if self.under_way.is_empty()
+            && let Some(shared) = &self.shared
+        {
+            shared.let_go();
+        }
         others
     }
 

@@ -13,6 +13,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use super::connect::Shared;
 use super::tests::{Bench, HASTE, bytes};
 use super::trouble::Rests;
 use super::web::Manner;
@@ -127,6 +128,29 @@ async fn a_list_that_is_no_list_is_not_read_into_memory() {
     let file = place.path().join("large");
     std::fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
     let now = Arc::new(|| TlsTime { at: SystemTime::UNIX_EPOCH, synchronised: false });
-    let refused = Authorities { file: Some(file), now }.config().unwrap_err();
+    let refused = Authorities { file: Some(file), now };
+    let refused = refused.config(&refused.stamp().unwrap()).unwrap_err();
     assert!(refused.contains("too large"), "{refused}");
+}
+
+#[tokio::test]
+async fn the_list_is_read_once_and_again_when_it_has_changed() {
+    let place = tempfile::tempdir().unwrap();
+    let (_, pem) = front("127.0.0.1:1", "127.0.0.1").await;
+    let file = place.path().join("ca.pem");
+    std::fs::write(&file, pem).unwrap();
+    let now = Arc::new(|| TlsTime { at: SystemTime::UNIX_EPOCH, synchronised: false });
+    let shared = Shared::new(Authorities { file: Some(file.clone()), now }, HASTE);
+    let read = async || Arc::downgrade(&shared.tls().await.unwrap());
+    let first = read().await;
+    assert!(first.upgrade().is_some(), "no connection uses it, and something is fetched");
+    assert!(first.ptr_eq(&read().await));
+    // It is replaced, as updates do it.
+    let new = place.path().join("new.pem");
+    std::fs::copy(&file, &new).unwrap();
+    std::fs::rename(&new, &file).unwrap();
+    let second = read().await;
+    assert!(first.upgrade().is_none() && second.upgrade().is_some());
+    shared.let_go();
+    assert!(second.upgrade().is_none(), "it is large: nobody needs it now");
 }
