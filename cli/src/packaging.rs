@@ -5,6 +5,7 @@ pub mod authoring;
 pub mod fetch;
 pub mod folder;
 pub mod layout;
+mod memory;
 pub mod oci;
 pub mod probe;
 pub mod signed;

@@ -209,7 +209,8 @@ async fn accept(
     let step = Step::begin(around.out, "running the acceptance cases");
     let laid = work.join("laid-out");
     made.lay_out(&laid)?;
-    let loaded = probe::package(&args.programs, &laid, allowed).await?;
+    let most_mib = made.bundle().manifest().acceptance.memory_mib;
+    let (loaded, heavy) = probe::package(&args.programs, &laid, allowed, most_mib).await?;
     step.end();
     if let Some(case) = loaded.first_failure() {
         return Err(Failure::refused(
@@ -223,6 +224,12 @@ async fn accept(
     }
     if !loaded.accepted() {
         return Err(Failure::refused("no acceptance case was run", "add a case under `acceptance.cases`"));
+    }
+    if let Some(heavy) = heavy {
+        return Err(Failure::refused(
+            heavy,
+            "allow more, or make it smaller; --skip-acceptance packs it all the same, and devices will refuse it",
+        ));
     }
     for case in &loaded.cases {
         around.out.note(format!("case {} passed in {:.1} ms", case.case, case.ms));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use selvedge_control::{Loaded, ProbeResult, ProbedModel};
 use tokio::io::AsyncReadExt as _;
 
+use super::memory;
 use crate::failure::Failure;
 use crate::programs::Programs;
 
@@ -18,7 +19,7 @@ const LARGEST_COMPLAINT: u64 = 16 << 10;
 
 /// What is inside a bare model, and one recorded case.
 pub async fn model(programs: &Programs, file: &Path, allowed: Duration) -> Result<ProbedModel, Failure> {
-    match run(programs, "--model", file, allowed).await? {
+    match run(programs, "--model", file, allowed).await?.0 {
         ProbeResult::Model(probed) => Ok(probed),
         ProbeResult::Refused(refusal) => {
             Err(refused(format!("{} is not a model that can be packaged", file.display()), refusal.error))
@@ -27,10 +28,17 @@ pub async fn model(programs: &Programs, file: &Path, allowed: Duration) -> Resul
     }
 }
 
-/// Loads a laid-out package and runs its acceptance cases.
-pub async fn package(programs: &Programs, dir: &Path, allowed: Duration) -> Result<Loaded, Failure> {
-    match run(programs, "--package", dir, allowed).await? {
-        ProbeResult::Package(loaded) => Ok(loaded),
+/// Loads a laid-out package and runs its acceptance cases; also why a device would refuse it for the memory
+/// that this took, where it may take `most_mib` (0: any).
+pub async fn package(
+    programs: &Programs,
+    dir: &Path,
+    allowed: Duration,
+    most_mib: u32,
+) -> Result<(Loaded, Option<String>), Failure> {
+    let (result, peak) = run(programs, "--package", dir, allowed).await?;
+    match result {
+        ProbeResult::Package(loaded) => Ok((loaded, memory::over(peak, most_mib))),
         ProbeResult::Refused(refusal) => {
             Err(refused("the host does not load the package".to_owned(), refusal.error))
         }
@@ -59,7 +67,7 @@ async fn run(
     what: &str,
     path: &Path,
     allowed: Duration,
-) -> Result<ProbeResult, Failure> {
+) -> Result<(ProbeResult, Option<u64>), Failure> {
     let program = programs.find("selvedge-host")?;
     let mut child = tokio::process::Command::new(&program)
         .arg("probe")
@@ -71,6 +79,7 @@ async fn run(
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| Failure::Start { program: program.clone(), source })?;
+    let process = child.id();
     let (mut answer, mut complaint) = (Vec::new(), Vec::new());
     let out = child.stdout.take().map(|pipe| pipe.take(LARGEST_ANSWER));
     let err = child.stderr.take().map(|pipe| pipe.take(LARGEST_COMPLAINT));
@@ -89,7 +98,8 @@ async fn run(
         );
         heard.and(said).and(status)
     };
-    let status = match tokio::time::timeout(allowed, talk).await {
+    let (ended, peak) = memory::watched(process, tokio::time::timeout(allowed, talk)).await;
+    let status = match ended {
         Ok(Ok(status)) => status,
         Ok(Err(source)) => return Err(misunderstood(&source.to_string())),
         Err(_) => {
@@ -103,7 +113,7 @@ async fn run(
     // It may log before; the result is the last line.
     let text = String::from_utf8_lossy(&answer);
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    serde_json::from_str(line).map_err(|_| {
+    let result = serde_json::from_str(line).map_err(|_| {
         let complaint = String::from_utf8_lossy(&complaint);
         let last: Vec<&str> = complaint.lines().rev().take(5).collect();
         let last = last.into_iter().rev().collect::<Vec<_>>().join("\n  ");
@@ -114,7 +124,8 @@ async fn run(
                 .to_owned(),
             source: (!last.is_empty()).then(|| format!("it said:\n  {last}").into()),
         }
-    })
+    })?;
+    Ok((result, peak))
 }
 
 #[cfg(test)]
@@ -129,7 +140,11 @@ mod tests {
         let host = dir.path().join("selvedge-host");
         std::fs::write(&host, format!("#!/bin/sh\n{script}")).unwrap();
         std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o755)).unwrap();
-        package(&Programs { programs: Some(dir.path().to_owned()) }, Path::new("/x"), allowed).await
+        let programs = Programs { programs: Some(dir.path().to_owned()) };
+        package(&programs, Path::new("/x"), allowed, 1).await.map(|(loaded, heavy)| {
+            assert!(heavy.is_some_and(|heavy| heavy.contains("`acceptance.memory-mib` allows 1")));
+            loaded
+        })
     }
 
     #[tokio::test]
@@ -145,6 +160,12 @@ mod tests {
         assert_eq!(refused.exit(), crate::exit::Exit::Refused);
         let slow = probe("exec sleep 60", Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(slow.exit(), crate::exit::Exit::TimedOut);
+        // More than a MiB is more than it may, where the system says how much it is.
+        if cfg!(target_os = "linux") {
+            let answer = r#"{"package":{"package":{"name":"p","digest":"DIGEST"},"cases":[],"load_ms":1}}"#;
+            let answer = answer.replace("DIGEST", &selvedge_package::Digest::of(b"").to_string());
+            probe(&format!("sleep 0.3; echo '{answer}'"), long).await.unwrap();
+        }
         let flood =
             probe("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo nonsense", long).await.unwrap_err();
         assert_eq!(flood.exit(), crate::exit::Exit::Refused);
