@@ -83,7 +83,9 @@ async fn once(package: &Arc<dyn Predictor>, case: &Case, acceptance: &Acceptance
 }
 
 /// Asks the inputs of every case again, as often as the manifest says, by as many side by side as may be
-/// served so: each finds an instance that has run before. What they answer was judged already.
+/// served so: each finds an instance that has run before. What they answer was judged already. In a throw-away child,
+/// too, where nobody is going to ask: what that takes is how a device knows whether two releases fit into its
+/// memory, and this one is going to have all of its instances.
 async fn warm_up(package: &Arc<dyn Predictor>, cases: &[Case]) {
     let manifest = package.manifest();
     let deadline = Duration::from_millis(manifest.module.deadline_ms.into());
