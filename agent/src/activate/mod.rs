@@ -7,10 +7,12 @@
 //! One thing is done with the host at a time; a probe runs beside it, so that what is committed is never
 //! kept waiting.
 
+mod attendance;
 mod blame;
 mod by_http;
 mod carry;
 mod host;
+mod keep;
 mod make_way;
 mod meter;
 mod operate;
@@ -21,14 +23,13 @@ mod refusal;
 mod rest;
 mod tell;
 mod turns;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use selvedge_control::{Client, HostStatus, PackageRef};
-use selvedge_deployment::{
-    Effect, Event, Phase, Release, Stage, State, StateRecord, loadable, plan, step, stored,
-};
+use selvedge_control::Client;
+use selvedge_deployment::{Effect, Event, Release, Stage, State, StateRecord, loadable, plan, step, stored};
 use selvedge_package::trust::{Desired, TrustState};
 use selvedge_package::{Digest, PackageName};
 use selvedge_protocol::message::Need;
@@ -40,7 +41,7 @@ use crate::fetch::Hardware;
 use crate::memory::Memory;
 use crate::source::Sources;
 use crate::store::{Key, Partial, Store, StoreError, Transaction};
-use crate::supervise::{Fate, Probe};
+use crate::supervise::Probe;
 use crate::transfer::Transfers;
 use crate::verify;
 
@@ -311,30 +312,6 @@ impl Activation {
         }
     }
 
-    /// Whether nothing may be written now.
-    fn is_halted(&self, now: Duration) -> bool {
-        self.halted.is_some_and(|until| now < until)
-    }
-
-    /// The disk takes no writes: nothing that needs one is tried until then.
-    pub fn halt(&mut self, until: Duration) {
-        self.halted = Some(until);
-    }
-
-    /// Reads the stored state again. A write that failed may have become durable all the same; nothing has
-    /// followed from it yet.
-    pub fn reload(&mut self) -> Result<(), StoreError> {
-        let record: Option<StateRecord> = self.parts.store.database().read(Key::Deployment)?;
-        let stored = record.map(State::from).unwrap_or_default();
-        if stored != self.state {
-            tracing::warn!("what a failed write has left is taken up");
-            self.state = stored;
-        }
-        self.halted = None;
-        (self.look, self.kept) = (true, None);
-        Ok(())
-    }
-
     /// Starts a staged release, one trial at a time, when the host is there to take it.
     fn begin(&mut self, plan: &[Effect], now: Duration) -> Result<(), StoreError> {
         let trial = self.state.slots.values().any(|slot| matches!(slot.stage, Stage::Trial { .. }));
@@ -349,171 +326,6 @@ impl Activation {
             Some(package) => self.apply(Event::Begin { package: package.clone() }),
             None => Ok(()),
         }
-    }
-
-    /// Removes what no package needs any more, when nothing is on its way into the store. As long as
-    /// the manifests of a package are not there, nobody knows what it needs, and nothing is removed.
-    fn collect(&mut self) -> Result<(), StoreError> {
-        // A device that lost its database keeps its blobs until it knows again which it needs.
-        if self.state.desired == 0 {
-            return Ok(());
-        }
-        let mut keep = stored(&self.state);
-        keep.extend(self.parts.store.prefetched()?);
-        let busy = !self.opening.is_empty() || !self.storing.is_empty() || self.operation.is_some();
-        if busy || self.kept.as_ref() == Some(&keep) {
-            return Ok(());
-        }
-        let needed = self.state.slots.iter().flat_map(|(name, slot)| {
-            let committed = slot.committed.as_ref().map(|committed| committed.release.digest);
-            let stage = slot.stage.release().map(|release| release.digest);
-            committed.into_iter().chain(stage).map(|digest| (name.clone(), digest))
-        });
-        let mut known = true;
-        for (package, digest) in needed.collect::<Vec<_>>() {
-            match self.parts.store.bundle(&digest) {
-                Ok(Some(_)) => {}
-                Ok(None) => known = false,
-                Err(StoreError::Damaged { .. }) => {
-                    known = false;
-                    self.look = true;
-                    self.apply(Event::Damaged { package, digest })?;
-                }
-                Err(error) => {
-                    tracing::warn!("{}", crate::failure::chain(&error));
-                    known = false;
-                }
-            }
-        }
-        if !known {
-            return Ok(());
-        }
-        match self.parts.store.collect(&keep) {
-            Ok(collected) => {
-                tracing::debug!(?collected, "collected garbage");
-                self.known.retain(|digest, _| keep.contains(digest));
-                self.kept = Some(keep);
-            }
-            Err(error) => tracing::warn!("{}", crate::failure::chain(&error)),
-        }
-        Ok(())
-    }
-
-    /// A file operation that failed is no reason to end: the package rests, and it is tried again.
-    /// Any other failure of the store is.
-    fn endure(&mut self, package: &PackageName, error: StoreError) -> Result<(), StoreError> {
-        let StoreError::Io { .. } = error else {
-            return Err(error);
-        };
-        let why = crate::failure::chain(&error);
-        tracing::warn!(%package, "{why}");
-        // What is left over may be what fills the disk.
-        self.kept = None;
-        if self.rests.rest(Rest::Package(package.clone()), clock::since_boot()) {
-            self.tell(carry::disk_trouble(&error), Some(package), why);
-        }
-        Ok(())
-    }
-
-    /// The host is there. A probation goes on where it still serves what is on it; where it does not, it is
-    /// another host, and the one that did has ended unseen.
-    pub fn host_up(&mut self, status: HostStatus) -> Result<(), StoreError> {
-        self.host = HostView::up(status);
-        self.kills = self.parts.memory.kills();
-        self.broken_off = None;
-        self.forget_rests();
-        let lost = self.state.slots.iter().any(|(name, slot)| {
-            matches!(&slot.stage, Stage::Trial { release, phase: Phase::Probation { .. }, .. }
-                if !self.host.runs(name, &release.digest, &release.settings))
-        });
-        if lost {
-            self.witness(self.host_died(Vec::new()))?;
-        }
-        self.pursue()
-    }
-
-    /// The host has said that something has changed by itself: it is asked what it has.
-    pub fn noticed(&mut self) -> Result<(), StoreError> {
-        self.rests.forget(&Rest::Drain);
-        self.pursue()
-    }
-
-    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]).
-    pub fn host_down(&mut self, named: &[PackageRef], fate: Fate) -> Result<(), StoreError> {
-        let mut suspects: Vec<Digest> = named.iter().map(|package| package.digest).collect();
-        if suspects.is_empty() {
-            suspects.extend(self.blamed(fate));
-        }
-        self.host = HostView::Down;
-        if let Some(operation) = self.operation.take() {
-            operation.abort();
-        }
-        self.witness(self.host_died(suspects))?;
-        self.pursue()
-    }
-
-    /// The agent is about to end in order. What nobody is seen to serve has made no headway.
-    pub fn stopping(&mut self) -> Result<(), StoreError> {
-        if !self.host.is_up() {
-            return Ok(());
-        }
-        self.apply(Event::Stopping { now_ms: now_ms() })
-    }
-
-    /// When to call [`Activation::tick`], if nothing else happens before.
-    pub fn wake_at(&self) -> Option<Duration> {
-        let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
-        let watch = (watching && self.host.is_up() && self.operation.is_none())
-            .then(|| self.watched + operate::WATCH);
-        let meter = self.meter_wakes_at();
-        if let Some(until) = self.halted {
-            let waits =
-                [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), Some(until), meter];
-            return waits.into_iter().flatten().min();
-        }
-        [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), watch, meter]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// Time has passed.
-    pub fn tick(&mut self) -> Result<(), StoreError> {
-        let now = clock::since_boot();
-        self.meter(now);
-        for actions in [self.transfers.tick(now), self.http.tick(now)] {
-            self.follow(actions, now);
-        }
-        self.look |= self.rests.over(now) | self.http.over(now);
-        self.pursue()
-    }
-
-    /// Keeps packages for a later assignment.
-    pub fn prefetch(&mut self, packages: &BTreeSet<Digest>) -> Result<(), StoreError> {
-        self.parts.store.prefetch(packages)
-    }
-
-    /// Gives packages up that were kept for a later assignment; what nothing needs is removed.
-    pub fn give_up_prefetched(&mut self, gone: impl Fn(&Digest) -> bool) -> Result<(), StoreError> {
-        if self.parts.store.retain_prefetched(|package| !gone(package))? {
-            self.kept = None;
-        }
-        Ok(())
-    }
-
-    /// Removes what nothing needs, whether or not anything was ever assigned.
-    pub fn clear_out(&mut self) -> Result<(), StoreError> {
-        let mut keep = stored(&self.state);
-        keep.extend(self.parts.store.prefetched()?);
-        if self.opening.is_empty() && self.storing.is_empty() && self.operation.is_none() {
-            self.parts.store.collect(&keep)?;
-        }
-        Ok(())
-    }
-
-    /// Something was put into the store: there may be less to fetch.
-    pub fn look_again(&mut self) {
-        self.look = true;
     }
 
     /// Releases that the host may have open now.

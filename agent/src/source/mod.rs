@@ -19,6 +19,8 @@ mod stream;
 mod trouble;
 
 #[cfg(test)]
+mod bad_servers;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tls_tests;
