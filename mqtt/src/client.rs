@@ -109,13 +109,14 @@ impl Handle {
     }
 
     /// Like [`Handle::publish`] at QoS 0, for what gives way to all other messages and is asked for again
-    /// where it is lost: blocks of blobs.
+    /// where it is lost: blocks of blobs. They are taken in this order; where one is not, the rest is not
+    /// either.
     pub fn publish_cargo(
         &self,
-        topic: impl Into<String>,
-        payload: impl Into<Bytes>,
+        topic: &str,
+        payloads: impl IntoIterator<Item = Bytes>,
     ) -> Result<(), PublishError> {
-        lock(&self.outbox).publish_cargo(topic.into(), payload.into())
+        lock(&self.outbox).publish_cargo(topic, payloads)
     }
 
     /// Something that should have come has not: the broker is pinged together with what is published next,

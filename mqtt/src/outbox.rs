@@ -143,15 +143,23 @@ impl Outbox {
         }
     }
 
-    /// QoS 0 that gives way to everything else.
-    pub fn publish_cargo(&mut self, topic: String, payload: Bytes) -> Result<(), PublishError> {
-        let publish = Self::checked(topic, QoS::AtMostOnce, payload)?;
-        self.may_be_sent(&publish)?;
-        if !self.cargo.push(publish, Instant::now()) {
-            return Err(PublishError::Full(self.cargo.len()));
-        }
+    /// QoS 0 that gives way to everything else. The first that is not taken is the last that is tried.
+    pub fn publish_cargo(
+        &mut self,
+        topic: &str,
+        payloads: impl IntoIterator<Item = Bytes>,
+    ) -> Result<(), PublishError> {
+        let now = Instant::now();
+        let taken = payloads.into_iter().try_for_each(|payload| {
+            let publish = Self::checked(topic.to_owned(), QoS::AtMostOnce, payload)?;
+            self.may_be_sent(&publish)?;
+            match self.cargo.push(publish, now) {
+                true => Ok(()),
+                false => Err(PublishError::Full(self.cargo.len())),
+            }
+        });
         self.refill();
-        Ok(())
+        taken
     }
 
     /// Hands what waits to rumqttc, as much as it takes now; cargo when nothing else waits.
@@ -343,7 +351,7 @@ mod tests {
     #[test]
     fn cargo_waits_for_all_others_and_never_for_a_connection() {
         let (mut outbox, _poll) = outbox(1);
-        let cargo = |outbox: &mut Outbox| outbox.publish_cargo("a/b".into(), Bytes::from_static(b"c"));
+        let cargo = |outbox: &mut Outbox| outbox.publish_cargo("a/b", [Bytes::from_static(b"c")]);
         assert_eq!(cargo(&mut outbox), Err(PublishError::Offline));
         outbox.connected(500);
         for _ in 0..4 {
@@ -353,7 +361,18 @@ mod tests {
         assert_eq!(publish(&mut outbox, Qos::AtLeastOnce, 1), Ok(()), "it has room of its own");
         outbox.disconnected();
         assert_eq!((outbox.cargo.len(), outbox.waiting.len()), (0, 1));
-        assert!(matches!(outbox.publish_cargo("a/#".into(), Bytes::new()), Err(PublishError::Topic(_))));
+        assert!(matches!(outbox.publish_cargo("a/#", [Bytes::new()]), Err(PublishError::Topic(_))));
+    }
+
+    #[test]
+    fn cargo_that_comes_together_is_taken_as_far_as_there_is_room() {
+        let (mut outbox, _poll) = outbox(2);
+        outbox.connected(500);
+        let five = || (0..5).map(|n| Bytes::from(vec![n]));
+        assert_eq!(outbox.publish_cargo("a/b", five()), Err(PublishError::Full(3)));
+        assert_eq!(outbox.cargo.len(), 1, "two are on their way");
+        assert_eq!(outbox.publish_cargo("a/b", [Bytes::from_static(b"x")]), Ok(()));
+        assert_eq!(outbox.cargo.len(), 2);
     }
 
     #[test]

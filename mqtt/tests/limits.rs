@@ -87,7 +87,7 @@ async fn nothing_waits_behind_more_than_a_few_blocks() {
     connected(&mut inbox).await;
     let queued = 200u8;
     for number in 0..queued {
-        client.publish_cargo(format!("dn/{}", number % 2), vec![number; BLOCK]).unwrap();
+        client.publish_cargo(&format!("dn/{}", number % 2), [vec![number; BLOCK].into()]).unwrap();
     }
     // Everything that may be on its way is on its way.
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -28,6 +28,19 @@ pub fn threads(id: u32) -> usize {
     fs::read_dir(format!("/proc/{id}/task")).map_or(0, Iterator::count)
 }
 
+/// How long its threads have worked, in seconds, to a hundredth: for itself and in the kernel.
+///
+/// # Panics
+/// When the process is not there.
+pub fn worked(id: u32) -> f64 {
+    let path = format!("/proc/{id}/stat");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    // The name, in parentheses, may hold anything; user and system time are the 14th and 15th field.
+    let after = text.rsplit_once(')').map_or("", |(_, after)| after);
+    let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

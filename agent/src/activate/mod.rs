@@ -199,6 +199,11 @@ impl Activation {
         &self.state
     }
 
+    /// Whether there is anything to be done for the driver.
+    pub fn has_errands(&self) -> bool {
+        !self.errands.is_empty()
+    }
+
     /// What is to be done for the driver; empties the list.
     pub fn errands(&mut self) -> Errands {
         std::mem::take(&mut self.errands)

@@ -15,7 +15,7 @@ use crate::clock;
 use crate::failure::chain;
 use crate::fetch::{Stock, besides, rules, stock};
 use crate::store::{MARGIN, StoreError};
-use crate::transfer::PullError;
+use crate::transfer::{Action, PullError};
 
 /// Bytes of the topic on which blocks come, about.
 const TOPIC: usize = 40;
@@ -211,11 +211,13 @@ impl Activation {
         self.received(on_the_wire(TOPIC + payload.len()));
         self.meter(now);
         let actions = self.transfers.frame(now, payload);
+        // There is room for another blob where one has ended, and only there.
+        let ended = actions.iter().any(|action| !matches!(action, Action::Publish(_)));
         self.follow(actions, now);
         if self.look {
             return self.pursue();
         }
-        self.fill(now)
+        if ended { self.fill(now) } else { Ok(()) }
     }
 
     /// Whether blocks were asked for that have not come.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use selvedge_mqtt::{Incoming, Reason};
+use selvedge_mqtt::{Inbox, Incoming, Reason};
 use selvedge_protocol::envelope::{Body, Envelope};
 use selvedge_protocol::line::one_line;
 use selvedge_protocol::message::{Enrolled, Want};
@@ -23,13 +23,39 @@ use crate::status::root_versions;
 use crate::store::StoreError;
 use crate::verify::{self, Accepted, Refused};
 
+/// Blocks that are taken one after the other, at most: others wait meanwhile.
+const BLOCKS_AT_ONCE: usize = 32;
 /// Longest line about what came from outside, in characters.
 const LONGEST_LINE: usize = 500;
 /// Shortest time between two reports of refusals: anyone who can publish can cause them.
 const REFUSALS: Duration = Duration::from_secs(60);
 
 impl Daemon {
-    pub(super) fn incoming(&mut self, incoming: Incoming) -> Result<(), StoreError> {
+    /// Takes what has come, and after a block the blocks that wait behind it, until they make something to be
+    /// done: what the loop does after every message costs about as much as a block.
+    pub(super) fn incoming_all(
+        &mut self,
+        incoming: Incoming,
+        mut inbox: Option<&mut Inbox>,
+    ) -> Result<(), StoreError> {
+        let mut next = Some(incoming);
+        for left in (0..BLOCKS_AT_ONCE).rev() {
+            let Some(incoming) = next.take() else { break };
+            let block = self.is_block(&incoming);
+            self.incoming(incoming)?;
+            if left > 0 && block && !self.activation.has_errands() {
+                next = inbox.as_mut().and_then(|inbox| inbox.try_recv());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_block(&self, incoming: &Incoming) -> bool {
+        let Incoming::Message { topic, .. } = incoming else { return false };
+        Topic::parse(topic).is_ok_and(|topic| topic.kind == Kind::Block)
+    }
+
+    fn incoming(&mut self, incoming: Incoming) -> Result<(), StoreError> {
         match incoming {
             Incoming::Connected { maximum_packet, .. } => {
                 tracing::info!(broker = %self.identity.broker, "connected");

@@ -151,7 +151,7 @@ pub async fn run_on(
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             incoming = next(&mut sources.inbox) => match incoming {
-                Some(incoming) => daemon.incoming(incoming),
+                Some(incoming) => daemon.incoming_all(incoming, sources.inbox.as_mut()),
                 // The client has ended, to begin anew with another certificate.
                 None if daemon.asking.reopening => {
                     sources.inbox = daemon.open_link();

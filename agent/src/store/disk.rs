@@ -51,7 +51,7 @@ pub trait Disk: Debug + Send + Sync + 'static {
 }
 
 /// An open file.
-pub trait DiskFile: Debug + Send {
+pub trait DiskFile: Debug + Send + Sync {
     /// Reads at an offset; fewer bytes than asked for only at the end of the file.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// Writes all bytes at an offset.

@@ -15,6 +15,8 @@ mod partial;
 mod prefetched;
 mod record;
 mod reserve;
+mod saving;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

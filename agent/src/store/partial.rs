@@ -5,6 +5,8 @@
 //! was killed between two checkpoints) is hashed again when the transfer is resumed, and kept where
 //! it is right; so a kill costs no chunk, and a lie in the bitmap costs a chunk, never the blob.
 
+use std::sync::Arc;
+
 use redb::ReadableTable;
 use selvedge_package::Digest;
 use selvedge_package::chunks::ChunkIndex;
@@ -12,6 +14,8 @@ use selvedge_package::chunks::ChunkIndex;
 use super::blobs::hash;
 use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
+use super::saving::{Saver, Saving};
+use super::whole::{InOrder, sync_and_read_back};
 use super::{Store, StoreError, record};
 
 /// A set of chunk numbers.
@@ -81,10 +85,13 @@ pub struct Partial {
     store: Store,
     digest: Digest,
     index: ChunkIndex,
-    file: Box<dyn DiskFile>,
+    file: Arc<dyn DiskFile>,
     have: Bitmap,
     bytes: u64,
     unsaved: bool,
+    saver: Saver,
+    /// The digest so far, where all chunks have come in order since the blob was begun.
+    whole: Option<InOrder>,
 }
 
 impl Store {
@@ -99,9 +106,19 @@ impl Store {
         }
         let saved = self.bitmap(&digest)?;
         let have = Bitmap::from_bits(saved.as_deref().unwrap_or_default(), index.len());
-        let mut partial =
-            Partial { store: self.clone(), digest, index, file, have, bytes: 0, unsaved: false };
+        let mut partial = Partial {
+            store: self.clone(),
+            digest,
+            index,
+            file: file.into(),
+            have,
+            bytes: 0,
+            unsaved: false,
+            saver: Saver::default(),
+            whole: None,
+        };
         partial.look_again(Recheck::Unknown)?;
+        partial.whole = (partial.bytes == 0).then(InOrder::default);
         Ok(partial)
     }
 
@@ -197,15 +214,25 @@ impl Partial {
     }
 
     /// Takes a chunk: checks it, and writes it where it is right and new.
+    ///
+    /// # Errors
+    /// Also that of a checkpoint that has ended since ([`Partial::checkpoint_beside`]).
     pub fn put(&mut self, n: u32, bytes: &[u8]) -> Result<Put, StoreError> {
+        self.saver.look()?;
         if self.have.has(n) {
             return Ok(Put::Known);
         }
-        let Ok(chunk) = self.index.verify(n, bytes) else {
+        let Some(chunk) = self.index.chunk(n).filter(|chunk| chunk.length as usize == bytes.len()) else {
             return Ok(Put::Spoiled);
         };
+        let mut whole = self.whole.clone().filter(|whole| whole.is_next(n));
+        let found = whole.as_mut().map_or_else(|| Digest::of(bytes), |whole| whole.take(bytes));
+        if found != chunk.digest {
+            return Ok(Put::Spoiled);
+        }
         let path = self.store.partial_path(&self.digest);
         self.file.write_at(chunk.offset, bytes).map_err(StoreError::io("write", &path))?;
+        self.whole = whole;
         self.have.set(n);
         self.bytes += u64::from(chunk.length);
         self.unsaved = true;
@@ -214,39 +241,57 @@ impl Partial {
 
     /// Makes what has come durable, then the bitmap that says so.
     pub fn checkpoint(&mut self) -> Result<(), StoreError> {
-        if !self.unsaved {
-            return Ok(());
-        }
-        // A blob of one chunk is cheaper to fetch again than to keep books on.
-        if self.index.len() > 1 {
-            let path = self.store.partial_path(&self.digest);
-            self.file.sync().map_err(StoreError::io("sync", &path))?;
-            let bits = record::encode(&serde_bytes::Bytes::new(&self.have.bits))
-                .map_err(|why| StoreError::Record { key: format!("bitmap {}", self.digest), why })?;
-            self.store.database.write(|transaction| {
-                let mut table = transaction.inner.open_table(BITMAPS).map_err(failed("open the bitmaps"))?;
-                table.insert(self.digest.as_bytes(), bits.as_slice()).map_err(failed("write a bitmap"))?;
-                Ok(())
-            })?;
+        self.saver.wait()?;
+        if let Some(saving) = self.saving()? {
+            saving.run()?;
         }
         self.unsaved = false;
         Ok(())
     }
 
-    /// Makes the whole blob a stored one.
+    /// The same beside the caller, who learns from a later call how it ended. There is one at a time:
+    /// another waits for it.
+    pub fn checkpoint_beside(&mut self) -> Result<(), StoreError> {
+        self.saver.wait()?;
+        if let Some(saving) = self.saving()? {
+            self.saver.begin(saving)?;
+        }
+        self.unsaved = false;
+        Ok(())
+    }
+
+    /// What is to be made durable, as of now. A blob of one chunk is cheaper to fetch again than to keep
+    /// books on.
+    fn saving(&self) -> Result<Option<Saving>, StoreError> {
+        if !self.unsaved || self.index.len() <= 1 {
+            return Ok(None);
+        }
+        let bitmap = record::encode(&serde_bytes::Bytes::new(&self.have.bits))
+            .map_err(|why| StoreError::Record { key: format!("bitmap {}", self.digest), why })?;
+        let (store, file) = (self.store.clone(), Arc::clone(&self.file));
+        Ok(Some(Saving { store, digest: self.digest, file, bitmap }))
+    }
+
+    /// Makes the whole blob a stored one: it is durable, its digest is right, and so are its bytes on disk.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] where the bytes on disk do not have the digest; then every chunk has
     /// been looked at again, those that are wrong are missing again, and the transfer can go on with
     /// [`Store::partial`]. [`StoreError::Contradicted`] where every chunk is right and the whole is not.
     pub fn finish(mut self) -> Result<(), StoreError> {
+        self.saver.wait()?;
         let path = self.store.partial_path(&self.digest);
-        self.file.sync().map_err(StoreError::io("sync", &path))?;
-        let whole = |partial: &Self| -> Result<bool, StoreError> {
-            Ok(partial.file.size().map_err(StoreError::io("look at", &path))? == partial.index.size()
-                && hash(&*partial.file).map_err(StoreError::io("read", &path))? == partial.digest)
+        let came = self.whole.take().and_then(|whole| whole.digest(self.index.len()));
+        let is_there = if came == Some(self.digest) {
+            // What came was right, chunk by chunk and as a whole. What was written is read back.
+            let (synced, right) = sync_and_read_back(&*self.file, &self.index);
+            synced.map_err(StoreError::io("sync", &path))?;
+            right.map_err(StoreError::io("read", &path))?
+        } else {
+            self.file.sync().map_err(StoreError::io("sync", &path))?;
+            self.has_digest()?
         };
-        if !whole(&self)? {
+        if !is_there {
             self.look_again(Recheck::Everything)?;
             if !self.have.is_full() {
                 self.unsaved = true;
@@ -254,7 +299,7 @@ impl Partial {
                 return Err(StoreError::Damaged { digest: self.digest });
             }
             // A byte may have been read wrong once. Where it was not, the index contradicts the digest.
-            if !whole(&self)? {
+            if !self.has_digest()? {
                 self.store.drop_partial(&self.digest)?;
                 return Err(StoreError::Contradicted { digest: self.digest });
             }
@@ -266,6 +311,13 @@ impl Partial {
             self.store.drop_bitmaps(|other| *other != self.digest)?;
         }
         Ok(())
+    }
+
+    /// Whether the file has the digest.
+    fn has_digest(&self) -> Result<bool, StoreError> {
+        let path = self.store.partial_path(&self.digest);
+        Ok(self.file.size().map_err(StoreError::io("look at", &path))? == self.index.size()
+            && hash(&*self.file).map_err(StoreError::io("read", &path))? == self.digest)
     }
 
     /// Hashes chunks in the file again, so that the bitmap says what is there.

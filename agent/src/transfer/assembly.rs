@@ -1,6 +1,7 @@
 //! Blocks on their way to becoming chunks, in memory.
 //!
-//! At most [`OPEN_CHUNKS`] chunks are held at a time (1.5 MiB); the plan asks for no others.
+//! At most [`OPEN_CHUNKS`] chunks are held at a time (1.5 MiB); the plan asks for no others. The memory of
+//! one that is done with serves the next.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use selvedge_protocol::block::{Layout, OPEN_CHUNKS, Span};
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     open: BTreeMap<u32, Vec<u8>>,
+    spare: Option<Vec<u8>>,
 }
 
 impl Assembly {
@@ -20,7 +22,11 @@ impl Assembly {
         if !self.open.contains_key(&number) && self.open.len() >= OPEN_CHUNKS {
             return false;
         }
-        let buffer = self.open.entry(number).or_insert_with(|| vec![0; chunk.length as usize]);
+        let buffer = self.open.entry(number).or_insert_with(|| {
+            let mut buffer = self.spare.take().unwrap_or_default();
+            buffer.resize(chunk.length as usize, 0);
+            buffer
+        });
         let start = (block.offset - chunk.offset) as usize;
         buffer[start..start + bytes.len()].copy_from_slice(bytes);
         true
@@ -29,6 +35,12 @@ impl Assembly {
     /// The bytes of a chunk, of which all blocks were put.
     pub fn take(&mut self, chunk: u32) -> Option<Vec<u8>> {
         self.open.remove(&chunk)
+    }
+
+    /// Takes the memory of a chunk that is done with. Every byte of it is written anew before it is taken
+    /// again, since a chunk is taken when all its blocks are there.
+    pub fn give_back(&mut self, bytes: Vec<u8>) {
+        self.spare = Some(bytes);
     }
 }
 
@@ -49,7 +61,12 @@ mod tests {
             assert!(assembly.put(&small, block, &bytes[start..start + block.length as usize]));
         }
         assert_eq!(assembly.take(1).unwrap(), bytes[65_536..]);
-        assert_eq!(assembly.take(0).unwrap(), bytes[..65_536]);
+        let chunk = assembly.take(0).unwrap();
+        assert_eq!(chunk, bytes[..65_536]);
+        assembly.give_back(chunk);
+        let last = small.block(2).unwrap();
+        assert!(assembly.put(&small, last, &[7; 70_000 - 65_536]));
+        assert_eq!(assembly.take(1).unwrap(), [7; 70_000 - 65_536], "no longer than it is");
         assert_eq!(assembly.take(0), None);
         let taken = (0..100)
             .filter(|&number| assembly.put(&layout, layout.block(number).unwrap(), &[0; 65_536]))

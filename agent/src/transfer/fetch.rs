@@ -11,7 +11,7 @@ use super::{Chunks, Failure, Progress, Target};
 use crate::store::Put;
 
 /// Kept chunks are made durable after so many (16 MiB), or after [`UNSAVED_FOR`]: a power cut costs
-/// no more, a memory card is not worn out by it, and a fast link does not stand still for it.
+/// no more than twice that, a memory card is not worn out by it, and a fast link does not stand still for it.
 const UNSAVED_CHUNKS: u32 = 256;
 const UNSAVED_FOR: Duration = Duration::from_secs(5);
 /// How often in a row the registry may say that it does not know the blob.
@@ -194,7 +194,9 @@ impl<C: Chunks> Fetch<C> {
                 self.unsaved_since.get_or_insert(now);
                 self.plan.step(now, Event::Kept(chunk));
                 if self.unsaved >= UNSAVED_CHUNKS {
-                    self.save()?;
+                    self.target.checkpoint_beside().map_err(Failure::Keep)?;
+                    self.unsaved = 0;
+                    self.unsaved_since = None;
                 }
             }
             Put::Known => self.plan.step(now, Event::Kept(chunk)),
@@ -204,6 +206,7 @@ impl<C: Chunks> Fetch<C> {
                 self.plan.step(now, Event::Spoiled(chunk));
             }
         }
+        self.assembly.give_back(bytes);
         Ok(())
     }
 }

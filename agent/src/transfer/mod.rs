@@ -47,6 +47,11 @@ pub trait Chunks {
 
     /// Makes what was kept durable.
     fn checkpoint(&mut self) -> Result<(), Self::Error>;
+
+    /// Begins to make it durable. How that ends may be said by a later call.
+    fn checkpoint_beside(&mut self) -> Result<(), Self::Error> {
+        self.checkpoint()
+    }
 }
 
 impl Chunks for Partial {
@@ -66,6 +71,10 @@ impl Chunks for Partial {
 
     fn checkpoint(&mut self) -> Result<(), StoreError> {
         Partial::checkpoint(self)
+    }
+
+    fn checkpoint_beside(&mut self) -> Result<(), StoreError> {
+        Partial::checkpoint_beside(self)
     }
 }
 
@@ -178,6 +187,13 @@ impl<C: Chunks> Chunks for Target<C> {
                 infallible(target.checkpoint());
                 Ok(())
             }
+        }
+    }
+
+    fn checkpoint_beside(&mut self) -> Result<(), C::Error> {
+        match self {
+            Self::Store(target) => target.checkpoint_beside(),
+            Self::Memory(_) => self.checkpoint(),
         }
     }
 }

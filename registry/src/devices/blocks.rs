@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use selvedge_mqtt::Handle;
 use selvedge_package::{DeviceId, Digest};
 use selvedge_protocol::block::{self, Bucket, HEADER, Rate};
@@ -17,12 +18,12 @@ use selvedge_protocol::topic::{Kind, Topic};
 use tokio::sync::Semaphore;
 
 use crate::app::App;
-use crate::blobs::Reader;
 use crate::clock;
 use crate::error::Error;
 use crate::notices::DAMAGED_BLOB;
 
 use super::found::Found;
+use super::frames::{Frames, Source};
 
 /// What looking for a desired state costs, in bytes of the device's rate.
 const REBUILD: u64 = 256 << 10;
@@ -71,6 +72,7 @@ pub struct Blocks {
     buckets: Mutex<Buckets>,
     states: Mutex<Vec<Offered>>,
     found: Found,
+    frames: Arc<Frames>,
 }
 
 /// A desired state that a device was told to pull.
@@ -87,12 +89,6 @@ struct Buckets {
     devices: BTreeMap<DeviceId, Bucket>,
 }
 
-/// Where the bytes of a blob are.
-enum Source {
-    File(Reader),
-    Memory(Arc<Vec<u8>>),
-}
-
 impl Blocks {
     /// Ready to answer.
     pub fn new(app: Arc<App>, limits: Limits, now: Duration) -> Self {
@@ -103,6 +99,7 @@ impl Blocks {
             buckets: Mutex::new(Buckets { all, devices: BTreeMap::new() }),
             states: Mutex::new(Vec::new()),
             found: Found::default(),
+            frames: Arc::default(),
             limits,
         }
     }
@@ -131,7 +128,7 @@ impl Blocks {
             // Behind the blocks that were sent: it speaks of the rest. Where there is no room for it, that
             // is what it has to say.
             Ok(frame) => {
-                if !publish(handle, device, frame.clone()) {
+                if !publish(handle, device, [frame.clone().into()]) {
                     let topic = Topic::new(device.clone(), Kind::Block).to_string();
                     if let Err(error) = handle.publish(topic, Kind::Block.qos(), frame) {
                         tracing::debug!(%device, "a refusal was not sent: {error}");
@@ -158,19 +155,17 @@ impl Blocks {
         };
         let (given, wait) = self.share(device, &spans, clock::running());
         let spans = spans[..given].to_vec();
-        let transfer = need.transfer;
-        let frames = tokio::task::spawn_blocking(move || read_frames(&source, transfer, &spans))
+        let (transfer, frames) = (need.transfer, Arc::clone(&self.frames));
+        let frames = tokio::task::spawn_blocking(move || frames.read(&source, transfer, &spans))
             .await
             .map_err(|error| Error::File {
                 action: "read blocks from",
                 path: need.digest.hex().into(),
                 source: std::io::Error::other(error),
             })??;
-        for frame in frames {
-            // The broker takes them slowly: the device's bitmap asks for the rest again.
-            if !publish(handle, device, frame) {
-                return Ok(Some(Refusal::Busy { retry_after_ms: FULL_MS }));
-            }
+        // The broker takes them slowly: the device's bitmap asks for the rest again.
+        if !publish(handle, device, frames) {
+            return Ok(Some(Refusal::Busy { retry_after_ms: FULL_MS }));
         }
         Ok(wait.map(busy))
     }
@@ -255,31 +250,10 @@ fn busy(wait: Duration) -> Refusal {
     Refusal::Busy { retry_after_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1) }
 }
 
-fn read_frames(source: &Source, transfer: u32, spans: &[block::Span]) -> Result<Vec<Vec<u8>>, Error> {
-    let mut frames = Vec::with_capacity(spans.len());
-    for span in spans {
-        let length = span.length as usize;
-        let mut frame = Vec::with_capacity(HEADER + length);
-        frame.extend_from_slice(&block::header(transfer, span.number));
-        match source {
-            Source::File(reader) => {
-                frame.resize(HEADER + length, 0);
-                reader.read_at(&mut frame[HEADER..], span.offset)?;
-            }
-            Source::Memory(bytes) => {
-                // The spans were made for this length.
-                let from = usize::try_from(span.offset).unwrap_or(usize::MAX);
-                frame.extend_from_slice(bytes.get(from..from.saturating_add(length)).unwrap_or_default());
-            }
-        }
-        frames.push(frame);
-    }
-    Ok(frames)
-}
-
-fn publish(handle: &Handle, device: &DeviceId, frame: Vec<u8>) -> bool {
+/// Whether all of them were taken.
+fn publish(handle: &Handle, device: &DeviceId, frames: impl IntoIterator<Item = Bytes>) -> bool {
     let topic = Topic::new(device.clone(), Kind::Block);
-    match handle.publish_cargo(topic.to_string(), frame) {
+    match handle.publish_cargo(&topic.to_string(), frames) {
         Ok(()) => true,
         Err(error) => {
             tracing::debug!(%device, "a block was not sent: {error}");

@@ -7,6 +7,7 @@
 pub mod blocks;
 mod enrol;
 mod found;
+mod frames;
 mod noise;
 pub mod outgoing;
 mod reports;

@@ -8,7 +8,7 @@ use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
 use selvedge_tests::broker::Broker;
 use selvedge_tests::delivery::{NAME, Serving, release_parcel, seconds, watch};
 use selvedge_tests::stack::Stack;
-use selvedge_tests::usage::pss_kib;
+use selvedge_tests::usage::{pss_kib, worked};
 
 use super::spread::Spread;
 use super::{MB, PATIENCE, Report};
@@ -59,10 +59,16 @@ fn loopback(report: &mut Report, stack: &Stack) {
         drop(serving);
         bare.push(LOOPBACK_BYTES as f64 / took);
         println!("{:<34} {took:>10.2} {:>10.1}", "bare rumqttc", bare[bare.len() - 1] / 1e6);
+        let programs = [("agent", &stack.agent), ("registry", &stack.registry), ("broker", &stack.broker)];
+        let programs = programs.map(|(name, program)| (name, program.as_ref().expect("it was started").id()));
+        let before = programs.map(|(_, id)| worked(id));
         let came = watch(stack, round, PATIENCE);
         ours.push(came.rate());
         let (done, arrived) = (came.done.as_secs_f64(), came.arrived.as_secs_f64());
         println!("{:<34} {done:>10.2} {:>10.1} (last byte after {arrived:.2} s)", "agent", came.rate() / 1e6);
+        for ((name, id), before) in programs.into_iter().zip(before) {
+            println!("{:<34} {:>10.2}", format!("  the {name} worked"), worked(id) - before);
+        }
         std::fs::remove_file(file).expect("the file can be removed");
     }
     let (bare, ours) = (Spread::of(&bare), Spread::of(&ours));
