@@ -129,21 +129,37 @@ impl Activation {
     }
 
     /// Over HTTP where there is a source that can be asked now, over MQTT otherwise.
-    pub(super) fn start_transfer(&mut self, digest: Digest, partial: Partial, now: Duration) {
+    pub(super) fn start_transfer(&mut self, digest: Digest, mut partial: Partial, now: Duration) {
         self.meter(now);
         let actions = match self.http.carries(&digest, now) {
             true => self.http.add(now, digest, partial),
-            false => self.transfers.add(now, digest, partial),
+            false => {
+                let outcomes = self.parts.outcomes.clone();
+                partial.keep_beside(move || drop(outcomes.send(Outcome::Settled)));
+                self.transfers.add(now, digest, partial)
+            }
         };
         self.follow(actions, now);
     }
 
+    /// Chunks that were handed over have been kept, or were not.
+    pub(super) fn settled(&mut self) -> Result<(), StoreError> {
+        let now = clock::since_boot();
+        self.meter(now);
+        let actions = self.transfers.tick(now);
+        self.follow(actions, now);
+        if self.look { self.pursue() } else { self.fill(now) }
+    }
+
     /// Ends a transfer at once; what came of it is kept.
     pub(super) fn stop_transfer(&mut self, digest: &Digest, now: Duration) -> Option<Partial> {
-        let (partial, actions) = match self.http.contains(digest) {
+        let (mut partial, actions) = match self.http.contains(digest) {
             true => self.http.cancel(now, digest),
             false => self.transfers.cancel(now, digest),
         };
+        if let Some(Err(error)) = partial.as_mut().map(Partial::keep_here) {
+            tracing::warn!(%digest, "{}", chain(&error));
+        }
         self.errands.needs.retain(|need| need.digest != *digest);
         self.follow(actions, now);
         partial

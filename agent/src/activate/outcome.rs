@@ -41,6 +41,8 @@ pub enum Outcome {
     },
     /// Of a request to a web server.
     Source(source::Event),
+    /// Chunks of a blob were kept, or were not.
+    Settled,
     /// Of putting a blob into its place.
     Stored {
         /// The blob.
@@ -53,7 +55,11 @@ pub enum Outcome {
 impl Outcome {
     /// Whether it is no more than a part of a blob that has come.
     pub fn is_progress(&self) -> bool {
-        matches!(self, Self::Source(event) if event.is_progress())
+        match self {
+            Self::Source(event) => event.is_progress(),
+            Self::Settled => true,
+            _ => false,
+        }
     }
 }
 
@@ -63,6 +69,7 @@ impl Activation {
         match outcome {
             Outcome::Opened { digest, result } => self.opened(digest, result)?,
             Outcome::Source(event) => return self.by_http(event),
+            Outcome::Settled => return self.settled(),
             Outcome::Stored { digest, result } => self.stored(digest, result)?,
             Outcome::Probed { number, probed, peak } => {
                 if let Some(probing) = self.probing.take_if(|probing| probing.number == number) {

@@ -5,10 +5,13 @@
 //! place, synced, renamed, and its directory synced. What is read back is checked against its
 //! digest; bytes that have changed are an error that names them, never a result.
 
+mod beside;
+mod bitmap;
 mod blobs;
 mod collect;
 mod database;
 pub mod disk;
+mod keeper;
 mod layout;
 mod outbox;
 mod partial;
@@ -23,11 +26,13 @@ use std::sync::Arc;
 
 use selvedge_package::Digest;
 
+pub use beside::Settled;
+pub use bitmap::Bitmap;
 pub use collect::Collected;
 pub use database::{Database, Key, Transaction};
 pub use disk::{Disk, RealDisk};
 pub use outbox::{Replaces, Row};
-pub use partial::{Bitmap, Partial, Put};
+pub use partial::{Partial, Put};
 pub use reserve::MARGIN;
 
 /// What went wrong with the device's storage.

@@ -11,62 +11,15 @@ use redb::ReadableTable;
 use selvedge_package::Digest;
 use selvedge_package::chunks::ChunkIndex;
 
+use super::beside::Settled;
+use super::bitmap::Bitmap;
 use super::blobs::hash;
 use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
+use super::keeper::{Keeper, keep};
 use super::saving::{Saver, Saving};
 use super::whole::{InOrder, sync_and_read_back};
 use super::{Store, StoreError, record};
-
-/// A set of chunk numbers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bitmap {
-    bits: Vec<u8>,
-    len: u32,
-}
-
-impl Bitmap {
-    /// A bitmap of `len` chunks, none in it.
-    pub fn new(len: u32) -> Self {
-        Self { bits: vec![0; (len as usize).div_ceil(8)], len }
-    }
-
-    fn from_bits(bits: &[u8], len: u32) -> Self {
-        let mut bitmap = Self::new(len);
-        if bits.len() == bitmap.bits.len() {
-            bitmap.bits.copy_from_slice(bits);
-        }
-        bitmap
-    }
-
-    /// Whether chunk `n` is in it.
-    pub fn has(&self, n: u32) -> bool {
-        n < self.len && self.bits[n as usize / 8] & (1 << (n % 8)) != 0
-    }
-
-    fn set(&mut self, n: u32) {
-        self.bits[n as usize / 8] |= 1 << (n % 8);
-    }
-
-    fn clear(&mut self, n: u32) {
-        self.bits[n as usize / 8] &= !(1 << (n % 8));
-    }
-
-    /// How many chunks there are.
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Whether there are none at all, as in an empty blob.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether every chunk is in it.
-    pub fn is_full(&self) -> bool {
-        (0..self.len).all(|n| self.has(n))
-    }
-}
 
 /// What became of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,21 +30,27 @@ pub enum Put {
     Known,
     /// It is not the chunk that the index promises; nothing was written.
     Spoiled,
+    /// That is still to be said: [`Partial::settled`] will.
+    Later,
 }
 
 /// A blob on its way.
 #[derive(Debug)]
 pub struct Partial {
-    store: Store,
-    digest: Digest,
-    index: ChunkIndex,
-    file: Arc<dyn DiskFile>,
-    have: Bitmap,
+    pub(super) store: Store,
+    pub(super) digest: Digest,
+    pub(super) index: Arc<ChunkIndex>,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) have: Bitmap,
     bytes: u64,
     unsaved: bool,
-    saver: Saver,
-    /// The digest so far, where all chunks have come in order since the blob was begun.
-    whole: Option<InOrder>,
+    pub(super) saver: Saver,
+    /// The digest so far, where all chunks have come in order since the blob was begun. The keeper has it
+    /// while there is one.
+    pub(super) whole: Option<InOrder>,
+    pub(super) keeper: Option<Keeper>,
+    /// What it has said and nobody asked for yet.
+    pub(super) settled: Vec<Settled>,
 }
 
 impl Store {
@@ -109,13 +68,15 @@ impl Store {
         let mut partial = Partial {
             store: self.clone(),
             digest,
-            index,
+            index: Arc::new(index),
             file: file.into(),
             have,
             bytes: 0,
             unsaved: false,
             saver: Saver::default(),
             whole: None,
+            keeper: None,
+            settled: Vec::new(),
         };
         partial.look_again(Recheck::Unknown)?;
         partial.whole = (partial.bytes == 0).then(InOrder::default);
@@ -222,25 +183,30 @@ impl Partial {
         if self.have.has(n) {
             return Ok(Put::Known);
         }
-        let Some(chunk) = self.index.chunk(n).filter(|chunk| chunk.length as usize == bytes.len()) else {
-            return Ok(Put::Spoiled);
-        };
-        let mut whole = self.whole.clone().filter(|whole| whole.is_next(n));
-        let found = whole.as_mut().map_or_else(|| Digest::of(bytes), |whole| whole.take(bytes));
-        if found != chunk.digest {
-            return Ok(Put::Spoiled);
-        }
+        let put = keep(&*self.file, &self.index, &mut self.whole, n, bytes);
+        self.note(n, bytes.len(), put)
+    }
+
+    /// Takes note of what has become of a chunk of so many bytes.
+    pub(super) fn note(
+        &mut self,
+        n: u32,
+        bytes: usize,
+        put: std::io::Result<Put>,
+    ) -> Result<Put, StoreError> {
         let path = self.store.partial_path(&self.digest);
-        self.file.write_at(chunk.offset, bytes).map_err(StoreError::io("write", &path))?;
-        self.whole = whole;
-        self.have.set(n);
-        self.bytes += u64::from(chunk.length);
-        self.unsaved = true;
-        Ok(Put::Kept)
+        let put = put.map_err(StoreError::io("write", &path))?;
+        if put == Put::Kept {
+            self.have.set(n);
+            self.bytes += bytes as u64;
+            self.unsaved = true;
+        }
+        Ok(put)
     }
 
     /// Makes what has come durable, then the bitmap that says so.
     pub fn checkpoint(&mut self) -> Result<(), StoreError> {
+        self.wait()?;
         self.saver.wait()?;
         if let Some(saving) = self.saving()? {
             saving.run()?;
@@ -279,6 +245,7 @@ impl Partial {
     /// been looked at again, those that are wrong are missing again, and the transfer can go on with
     /// [`Store::partial`]. [`StoreError::Contradicted`] where every chunk is right and the whole is not.
     pub fn finish(mut self) -> Result<(), StoreError> {
+        self.keep_here()?;
         self.saver.wait()?;
         let path = self.store.partial_path(&self.digest);
         let came = self.whole.take().and_then(|whole| whole.digest(self.index.len()));

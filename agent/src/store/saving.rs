@@ -1,6 +1,8 @@
 //! Checkpoints of partial blobs, also beside whoever fills them: a sync of 16 MiB takes longer than a fast
 //! link needs to bring the next.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
@@ -66,5 +68,6 @@ impl Saver {
 }
 
 fn ended(thread: JoinHandle<Result<(), StoreError>>) -> Result<(), StoreError> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let panicked = |_| Err(StoreError::io("save", Path::new("partial"))(io::Error::other("it panicked")));
+    thread.join().unwrap_or_else(panicked)
 }

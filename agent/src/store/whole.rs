@@ -19,8 +19,8 @@ use super::disk::DiskFile;
 const TURN: usize = 128;
 /// Chunks that are read back at a time.
 const PAIR: u32 = 2;
-/// Blobs of fewer chunks are read back by one thread (4 MiB).
-const MANY: u32 = 64;
+/// Blobs of fewer chunks are no work for two threads (4 MiB).
+pub(super) const MANY: u32 = 64;
 /// Stack of the other thread.
 const STACK: usize = 128 * 1024;
 
@@ -51,6 +51,11 @@ impl InOrder {
     }
 }
 
+/// Whether there is another processor to work on.
+pub(super) fn may_work_beside() -> bool {
+    thread::available_parallelism().is_ok_and(|processors| processors.get() > 1)
+}
+
 /// Makes a file durable, and reads it back meanwhile: whether every chunk is what the index says, and
 /// nothing follows the last.
 pub(super) fn sync_and_read_back(
@@ -59,7 +64,7 @@ pub(super) fn sync_and_read_back(
 ) -> (io::Result<()>, io::Result<bool>) {
     let (next, wrong) = (AtomicU32::new(0), AtomicBool::new(false));
     let look = || look(file, index, &next, &wrong);
-    if index.len() < MANY || thread::available_parallelism().map_or(1, usize::from) == 1 {
+    if index.len() < MANY || !may_work_beside() {
         return (file.sync(), look());
     }
     thread::scope(|scope| {

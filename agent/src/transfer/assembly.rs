@@ -10,8 +10,11 @@ use selvedge_protocol::block::{Layout, OPEN_CHUNKS, Span};
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     open: BTreeMap<u32, Vec<u8>>,
-    spare: Option<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
 }
+
+/// Chunks whose memory is kept: as many as come while others are being kept.
+const SPARE: usize = 4;
 
 impl Assembly {
     /// Puts a block into its chunk. `false` if there is no room for that chunk.
@@ -23,7 +26,7 @@ impl Assembly {
             return false;
         }
         let buffer = self.open.entry(number).or_insert_with(|| {
-            let mut buffer = self.spare.take().unwrap_or_default();
+            let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.resize(chunk.length as usize, 0);
             buffer
         });
@@ -40,7 +43,9 @@ impl Assembly {
     /// Takes the memory of a chunk that is done with. Every byte of it is written anew before it is taken
     /// again, since a chunk is taken when all its blocks are there.
     pub fn give_back(&mut self, bytes: Vec<u8>) {
-        self.spare = Some(bytes);
+        if self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use selvedge_protocol::message::{Need, Refusal};
 
 use super::assembly::Assembly;
 use super::{Chunks, Failure, Progress, Target};
-use crate::store::Put;
+use crate::store::{Put, Settled};
 
 /// Kept chunks are made durable after so many (16 MiB), or after [`UNSAVED_FOR`]: a power cut costs
 /// no more than twice that, a memory card is not worn out by it, and a fast link does not stand still for it.
@@ -28,6 +28,8 @@ pub(super) struct Fetch<C> {
     spoiled: u64,
     unsaved: u32,
     unsaved_since: Option<Duration>,
+    /// Chunks of which it is still to be said what has become of them.
+    later: u32,
 }
 
 impl<C: Chunks> Fetch<Target<C>> {
@@ -65,6 +67,7 @@ impl<C: Chunks> Fetch<C> {
             spoiled: 0,
             unsaved: 0,
             unsaved_since: None,
+            later: 0,
         })
     }
 
@@ -176,7 +179,7 @@ impl<C: Chunks> Fetch<C> {
     }
 
     pub fn save(&mut self) -> Result<(), Failure<C::Error>> {
-        if self.unsaved > 0 {
+        if self.unsaved > 0 || self.later > 0 {
             self.target.checkpoint().map_err(Failure::Keep)?;
             self.unsaved = 0;
         }
@@ -184,9 +187,29 @@ impl<C: Chunks> Fetch<C> {
         Ok(())
     }
 
+    /// Takes note of what has become of chunks meanwhile.
+    pub fn settle(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
+        for Settled { chunk, put, bytes } in self.target.settled().map_err(Failure::Keep)? {
+            self.later = self.later.saturating_sub(1);
+            self.judged(now, chunk, put, bytes)?;
+        }
+        Ok(())
+    }
+
     fn whole(&mut self, now: Duration, chunk: u32) -> Result<(), Failure<C::Error>> {
         let Some(bytes) = self.assembly.take(chunk) else { return Ok(()) };
-        match self.target.put(chunk, &bytes).map_err(Failure::Keep)? {
+        let (put, bytes) = self.target.take(chunk, bytes).map_err(Failure::Keep)?;
+        self.judged(now, chunk, put, bytes)
+    }
+
+    fn judged(
+        &mut self,
+        now: Duration,
+        chunk: u32,
+        put: Put,
+        bytes: Vec<u8>,
+    ) -> Result<(), Failure<C::Error>> {
+        match put {
             Put::Kept => {
                 self.kept += bytes.len() as u64;
                 self.chunks += 1;
@@ -204,6 +227,11 @@ impl<C: Chunks> Fetch<C> {
                 self.spoiled += 1;
                 tracing::warn!(digest = %self.digest, chunk, "a chunk came wrong and is asked for again");
                 self.plan.step(now, Event::Spoiled(chunk));
+            }
+            // Until then it is open: the plan bounds how many are.
+            Put::Later => {
+                self.later += 1;
+                return Ok(());
             }
         }
         self.assembly.give_back(bytes);

@@ -29,7 +29,7 @@ use selvedge_protocol::message::Need;
 pub use memory::LARGEST_PULL;
 pub use queue::{AT_ONCE, PullError, Transfers};
 
-use crate::store::{Partial, Put, StoreError};
+use crate::store::{Partial, Put, Settled, StoreError};
 
 /// Where the chunks of one blob go.
 pub trait Chunks {
@@ -44,6 +44,17 @@ pub trait Chunks {
 
     /// Checks a chunk against what was signed, and keeps it only if it is that.
     fn put(&mut self, n: u32, bytes: &[u8]) -> Result<Put, Self::Error>;
+
+    /// The same with bytes that are given away. They come back, with what became of the chunk; unless that is
+    /// still to be said.
+    fn take(&mut self, n: u32, bytes: Vec<u8>) -> Result<(Put, Vec<u8>), Self::Error> {
+        Ok((self.put(n, &bytes)?, bytes))
+    }
+
+    /// What has become since of chunks of which that was still to be said.
+    fn settled(&mut self) -> Result<Vec<Settled>, Self::Error> {
+        Ok(Vec::new())
+    }
 
     /// Makes what was kept durable.
     fn checkpoint(&mut self) -> Result<(), Self::Error>;
@@ -67,6 +78,14 @@ impl Chunks for Partial {
 
     fn put(&mut self, n: u32, bytes: &[u8]) -> Result<Put, StoreError> {
         Partial::put(self, n, bytes)
+    }
+
+    fn take(&mut self, n: u32, bytes: Vec<u8>) -> Result<(Put, Vec<u8>), StoreError> {
+        Partial::take(self, n, bytes)
+    }
+
+    fn settled(&mut self) -> Result<Vec<Settled>, StoreError> {
+        Partial::settled(self)
     }
 
     fn checkpoint(&mut self) -> Result<(), StoreError> {
@@ -177,6 +196,20 @@ impl<C: Chunks> Chunks for Target<C> {
         match self {
             Self::Store(target) => target.put(n, bytes),
             Self::Memory(target) => Ok(infallible(target.put(n, bytes))),
+        }
+    }
+
+    fn take(&mut self, n: u32, bytes: Vec<u8>) -> Result<(Put, Vec<u8>), C::Error> {
+        match self {
+            Self::Store(target) => target.take(n, bytes),
+            Self::Memory(target) => Ok(infallible(target.take(n, bytes))),
+        }
+    }
+
+    fn settled(&mut self) -> Result<Vec<Settled>, C::Error> {
+        match self {
+            Self::Store(target) => target.settled(),
+            Self::Memory(_) => Ok(Vec::new()),
         }
     }
 

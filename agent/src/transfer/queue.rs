@@ -217,7 +217,7 @@ impl<C: Chunks> Transfers<C> {
     ) -> Vec<Action<C>> {
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
-            let outcome = event(&mut fetch);
+            let outcome = fetch.settle(now).and_then(|()| event(&mut fetch));
             if fetch.is_cargo() {
                 self.chunks += std::mem::take(&mut fetch.chunks);
             }

@@ -10,6 +10,7 @@ mod device;
 mod disk;
 mod driver;
 mod host;
+mod large;
 mod trust;
 #[path = "../world/mod.rs"]
 mod world;
