@@ -3,6 +3,8 @@
 //! `connection` holds one connection after another to a broker and works round what rumqttc does
 //! wrong, `hints` is what it is told meanwhile; `outbox` keeps what could not be sent yet, `lifetime` for how
 //! long, `cargo` what gives way to all the rest; `inbox` what was received; `backoff` spreads reconnects;
+//! `second` looks for a second way to the broker while a connection is silent, as `silence` says when;
+//! `setup` is what rumqttc is told, `contained` keeps its panics in;
 //! `tls` says whom to believe and who we are, `refusal` why a
 //! connection failed. A message is never sent that the broker's limit or our own
 //! forbids, queues are bounded, nothing here blocks a caller, and plaintext goes to loopback only.

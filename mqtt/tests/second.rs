@@ -150,7 +150,8 @@ async fn the_old_one_is_kept_when_it_speaks_first() {
     let mut second = broker.hello().await;
     old.publish("dn/x", 0, 0, b"back").await;
     assert_eq!(message(&mut inbox).await.1, b"back");
-    assert!(second.ends().await, "the second connection is closed before it has said who it is");
+    // At once, and not when the broker has been silent there for too long.
+    assert!(second.ends(CUT).await, "the second connection is closed before it has said who it is");
     carries(&client, &mut inbox, &mut old).await;
 }
 
@@ -162,7 +163,7 @@ async fn what_takes_every_connection_and_says_nothing_costs_nothing() {
     sleep(CUT).await;
     mend(&broker, filler).await;
     let mut second = broker.hello().await;
-    assert!(second.ends().await, "it is given up");
+    assert!(second.ends(5 * CUT).await, "it is given up");
     carries(&client, &mut inbox, &mut old).await;
 }
 
@@ -194,7 +195,7 @@ async fn a_way_that_was_open_all_the_time_is_dialled_once_and_not_again() {
     let (broker, ca) = broker();
     let (client, mut inbox, mut old) = start(&broker, &ca).await;
     let mut dial = broker.take().await;
-    assert!(dial.ends().await, "it says nothing");
+    assert!(dial.ends(CUT).await, "it says nothing");
     assert!(timeout(CUT, broker.take()).await.is_err(), "nobody else comes");
     carries(&client, &mut inbox, &mut old).await;
 }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -144,10 +145,10 @@ impl Scripted {
 }
 
 impl Raw {
-    /// Reads to its end; `false` if it does not come.
-    pub async fn ends(&mut self) -> bool {
+    /// Reads to its end; `false` if it does not come in time.
+    pub async fn ends(&mut self, within: Duration) -> bool {
         let read = async { while self.0.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {} };
-        tokio::time::timeout(std::time::Duration::from_secs(20), read).await.is_ok()
+        tokio::time::timeout(within, read).await.is_ok()
     }
 }
 
