@@ -48,7 +48,7 @@ impl Trouble {
         match self {
             Self::Connect(_) | Self::Slow | Self::Cut(_) => (seconds(5), seconds(600)),
             // It was given its time to show that it has become better.
-            Self::Crawls(_) => (seconds(60), seconds(3600)),
+            Self::Crawls(_) => (seconds(60), seconds(600)),
             Self::Status { .. } if !self.is_of_one_blob() => (seconds(5), seconds(600)),
             Self::Status { .. } | Self::Answer(_) | Self::NoRanges => (seconds(60), seconds(3600)),
             Self::Bytes => (seconds(600), seconds(6 * 3600)),
