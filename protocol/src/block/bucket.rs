@@ -41,6 +41,11 @@ impl Bucket {
         }
     }
 
+    /// Puts back what was taken and not used.
+    pub fn give_back(&mut self, unused: u64) {
+        self.tokens = self.tokens.saturating_add(unused).min(self.rate.burst);
+    }
+
     /// How long it takes until so many tokens are there.
     fn wait_for(&self, wanted: u64) -> Duration {
         let lacking = wanted.min(self.rate.burst).saturating_sub(self.tokens);
@@ -104,6 +109,11 @@ mod tests {
         assert_eq!(take_of_both(&mut device, &mut all, &[], at(75)), (0, None));
         // The device has 75 left: 25 more are there in 25 ms, and less than 50 nobody waits.
         assert_eq!(take_of_both(&mut device, &mut all, &[100], at(75)), (0, Some(at(50))));
+        // What was not used is there again, and never more than the bucket holds.
+        device.give_back(20);
+        assert_eq!(device.tokens, 95);
+        device.give_back(u64::MAX);
+        assert_eq!(device.tokens, 500);
         // What no bucket ever holds is given when it is full.
         let large = take_of_both(&mut device, &mut all, &[10_000], at(5000));
         assert_eq!(large, (1, None));

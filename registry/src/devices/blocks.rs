@@ -89,6 +89,30 @@ struct Buckets {
     devices: BTreeMap<DeviceId, Bucket>,
 }
 
+impl Buckets {
+    /// As [`Blocks::share`]; the device's bucket fills at `rate`.
+    fn share(
+        &mut self,
+        device: &DeviceId,
+        rate: Rate,
+        spans: &[block::Span],
+        now: Duration,
+    ) -> (usize, Option<Duration>) {
+        let costs: Vec<u64> = spans.iter().map(cost_of).collect();
+        // Only enrolled devices come here: there are as many as targets, at most.
+        let mine = self.devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
+        block::take_of_both(mine, &mut self.all, &costs, now)
+    }
+
+    /// What was taken for blocks that did not go out is there for others.
+    fn give_back(&mut self, device: &DeviceId, cost: u64) {
+        self.all.give_back(cost);
+        if let Some(mine) = self.devices.get_mut(device) {
+            mine.give_back(cost);
+        }
+    }
+}
+
 impl Blocks {
     /// Ready to answer.
     pub fn new(app: Arc<App>, limits: Limits, now: Duration) -> Self {
@@ -155,6 +179,7 @@ impl Blocks {
         };
         let (given, wait) = self.share(device, &spans, clock::running());
         let spans = spans[..given].to_vec();
+        let costs: Vec<u64> = spans.iter().map(cost_of).collect();
         let (transfer, frames) = (need.transfer, Arc::clone(&self.frames));
         let frames = tokio::task::spawn_blocking(move || frames.read(&source, transfer, &spans))
             .await
@@ -163,8 +188,12 @@ impl Blocks {
                 path: need.digest.hex().into(),
                 source: std::io::Error::other(error),
             })??;
+        let mut tried = 0_usize;
         // The broker takes them slowly: the device's bitmap asks for the rest again.
-        if !publish(handle, device, frames) {
+        if !publish(handle, device, frames.into_iter().inspect(|_| tried += 1)) {
+            // The last that was tried was not taken.
+            let unsent = costs.iter().skip(tried.saturating_sub(1)).sum();
+            self.buckets.lock().unwrap_or_else(PoisonError::into_inner).give_back(device, unsent);
             return Ok(Some(Refusal::Busy { retry_after_ms: FULL_MS }));
         }
         Ok(wait.map(busy))
@@ -172,13 +201,8 @@ impl Blocks {
 
     /// How many of the blocks may be sent now, and how long the device is to wait for the rest.
     fn share(&self, device: &DeviceId, spans: &[block::Span], now: Duration) -> (usize, Option<Duration>) {
-        let costs: Vec<u64> = spans.iter().map(|span| u64::from(span.length) + HEADER as u64).collect();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let Buckets { all, devices } = &mut *buckets;
-        // Only enrolled devices come here: there are as many as targets, at most.
-        let rate = self.limits.device;
-        let mine = devices.entry(device.clone()).or_insert_with(|| Bucket::new(rate, now));
-        block::take_of_both(mine, all, &costs, now)
+        buckets.share(device, self.limits.device, spans, now)
     }
 
     /// The blob's size and bytes, if it is for this device; `None` for everyone and everything else.
@@ -259,5 +283,30 @@ fn publish(handle: &Handle, device: &DeviceId, frames: impl IntoIterator<Item = 
             tracing::debug!(%device, "a block was not sent: {error}");
             false
         }
+    }
+}
+
+fn cost_of(span: &block::Span) -> u64 {
+    u64::from(span.length) + HEADER as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_broker_did_not_take_costs_nobody_anything() {
+        let (rate, now) = (Rate { per_second: 1, burst: 50_000 }, Duration::ZERO);
+        let mut buckets = Buckets { all: Bucket::new(rate, now), devices: BTreeMap::new() };
+        let span = |number| block::Span { number, offset: u64::from(number) * 16_384, length: 16_384 };
+        let spans: Vec<_> = (0..3).map(span).collect();
+        let (one, other): (DeviceId, DeviceId) = ("a".parse().unwrap(), "b".parse().unwrap());
+        assert_eq!(buckets.share(&one, rate, &spans, now), (3, None));
+        assert_eq!(buckets.share(&one, rate, &spans, now).0, 0);
+        buckets.give_back(&one, spans.iter().map(cost_of).sum());
+        assert_eq!(buckets.share(&one, rate, &spans, now), (3, None));
+        assert_eq!(buckets.share(&other, rate, &spans, now).0, 0, "all of them have used it up");
+        buckets.give_back(&one, spans.iter().map(cost_of).sum());
+        assert_eq!(buckets.share(&other, rate, &spans, now), (3, None));
     }
 }
