@@ -3,7 +3,8 @@
 //! [`Transfers`] runs a few transfers at a time; [`fetch`] drives one: what to ask for is planned by
 //! `selvedge_protocol::block`, blocks are put together to chunks in bounded memory ([`assembly`]),
 //! and a chunk goes to its destination, which checks it before it keeps it. Bytes that are not what
-//! was signed are asked for again; they are never written. Nothing here reads a clock, waits, or
+//! was signed are asked for again; they are never written. A destination may check and keep chunks beside
+//! and say later what became of them ([`Chunks::take`]). Nothing here reads a clock, waits, or
 //! touches the network: the agent's event loop does.
 //!
 //! A desired state that does not fit one packet comes the same way, but has no signed index: it is
