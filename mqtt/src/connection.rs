@@ -246,7 +246,9 @@ impl Connection {
     }
 
     fn watch(&mut self, round_trip: Duration) {
-        self.second = Second::beside(&self.options, self.tls.as_ref(), &self.hints, round_trip);
+        let before = self.second.take();
+        let second = Second::beside(&self.options, self.tls.as_ref(), &self.hints, round_trip);
+        self.second = second.map(|second| second.in_place_of(before.as_ref()));
     }
 
     /// A new connection has taken the place of the old one, which ends as any does. Nobody is told of that:

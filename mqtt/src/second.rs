@@ -111,6 +111,14 @@ impl Second {
         })
     }
 
+    /// What was learned beside the connection whose place this one has taken.
+    pub fn in_place_of(mut self, before: Option<&Self>) -> Self {
+        if let Some(before) = before {
+            self.silence = self.silence.in_place_of(&before.silence);
+        }
+        self
+    }
+
     /// Whether an answer is awaited on the old connection; whether blocks are is hinted.
     pub fn awaits(&mut self, answer: bool) {
         self.answer = answer;

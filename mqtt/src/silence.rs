@@ -23,6 +23,8 @@ const FLEET_DIALS: u32 = 10_000;
 const FLEET_PER_SECOND: u32 = 200;
 /// A dial that is answered later than this was sent into nothing first: TCP sends it again after a second.
 const AT_ONCE: Duration = Duration::from_millis(900);
+/// A connection that took another's place and brought fewer messages was not worth it: then patience doubles.
+const WORTH: u32 = 8;
 /// How long dialling rests when it was for nothing; it doubles.
 const REST: Duration = Duration::from_secs(5);
 const LONGEST_REST: Duration = Duration::from_secs(300);
@@ -58,6 +60,9 @@ pub(crate) struct Silence {
     vain: u32,
     /// Dials that are answered within this are answered at once.
     at_once: Duration,
+    messages: u32,
+    /// How many connections before this one, in a row, were not worth it.
+    worthless: u32,
 }
 
 impl Silence {
@@ -71,7 +76,16 @@ impl Silence {
             next: None,
             vain: 0,
             at_once: AT_ONCE.max(round_trip * 2),
+            messages: 0,
+            worthless: 0,
         }
+    }
+
+    /// The connection has taken the place of one with this silence.
+    pub fn in_place_of(mut self, before: &Self) -> Self {
+        self.usual = before.usual;
+        self.worthless = if before.messages < WORTH { before.worthless + 1 } else { 0 };
+        self
     }
 
     /// What is awaited now.
@@ -85,6 +99,7 @@ impl Silence {
 
     /// Something has come; `message`: one that may have been awaited in bulk.
     pub fn heard(&mut self, message: bool, now: Instant) {
+        self.messages = self.messages.saturating_add(message.into());
         if let Some((Awaited::Blocks, since)) = self.awaited
             && message
             // A cut is no habit of the link's.
@@ -112,6 +127,7 @@ impl Silence {
             Awaited::Blocks => QUIET,
             Awaited::Answer => UNANSWERED,
         };
+        let shortest = (shortest * (1 << self.worthless.min(6))).min(LONGEST_QUIET);
         let (mean, stray) = self.usual;
         let quiet = (mean + stray * 4).clamp(shortest, LONGEST_QUIET);
         Some(self.next.unwrap_or(since.max(self.heard_at) + quiet))
@@ -262,6 +278,27 @@ mod tests {
         now += ms(60_000);
         silence.heard(true, now);
         assert_eq!(gap(&silence, now), QUIET);
+    }
+
+    #[test]
+    fn connections_that_bring_nothing_are_changed_ever_more_rarely() {
+        let start = Instant::now();
+        let quiet = |silence: &mut Silence| {
+            silence.awaits(Some(Awaited::Blocks), start);
+            silence.dial_at().unwrap() - start
+        };
+        let mut silence = Silence::new(start, ms(100));
+        let mut quiets = Vec::new();
+        for _ in 0..12 {
+            silence = Silence::new(start, ms(100)).in_place_of(&silence);
+            quiets.push(quiet(&mut silence));
+        }
+        assert_eq!((quiets[0], quiets[1], quiets[11]), (2 * QUIET, 4 * QUIET, LONGEST_QUIET));
+        for _ in 0..WORTH {
+            silence.heard(true, start);
+        }
+        let mut next = Silence::new(start, ms(100)).in_place_of(&silence);
+        assert_eq!(quiet(&mut next), QUIET);
     }
 
     #[test]
