@@ -9,10 +9,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::ops::Deref;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Event, HEADER, Layout, Plan, answer};
+use selvedge_protocol::block::{BlockSize, Event, HEADER, Layout, Pace, Plan, answer};
+use selvedge_protocol::message::Need;
 
 const SEGMENT: u64 = 1448;
 const HEADERS: u64 = 52;
@@ -215,6 +217,41 @@ impl Tcp {
     }
 }
 
+/// A plan with a pace of its own.
+struct Alone {
+    plan: Plan,
+    pace: Pace,
+}
+
+impl Alone {
+    fn new(plan: Plan) -> Self {
+        Self { plan, pace: Pace::new() }
+    }
+
+    fn step(&mut self, at: Duration, event: Event) {
+        if event == Event::Connected {
+            self.pace.reconnected();
+        }
+        self.plan.step(at, event, &mut self.pace);
+    }
+
+    fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
+        self.plan.ask(at, blocks, &mut self.pace)
+    }
+
+    fn wake_at(&self) -> Option<Duration> {
+        self.plan.wake_at(&self.pace, false)
+    }
+}
+
+impl Deref for Alone {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
 /// How long so many bytes take when all of them are written at once.
 fn download(path: Path, seed: u64, size: u64) -> Duration {
     let mut tcp = Tcp::new(path, seed);
@@ -231,7 +268,7 @@ fn download(path: Path, seed: u64, size: u64) -> Duration {
 /// How long a pull takes, and how many blocks were sent for each that is needed.
 fn pull(path: Path, seed: u64, size: u64) -> (Duration, f64) {
     let layout = Layout::new(size, BlockSize::PREFERRED).unwrap();
-    let mut plan = Plan::new(1, Digest::of(b"x"), layout, |_| false, seed);
+    let mut plan = Alone::new(Plan::new(1, Digest::of(b"x"), layout, |_| false, seed));
     let mut tcp = Tcp::new(path, seed);
     let mut random = Random(seed * 2 + 7);
     let mut needs = VecDeque::new();

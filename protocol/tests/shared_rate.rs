@@ -3,10 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Bucket, Event, HEADER, Layout, Plan, Rate, answer, take_of_both};
+use selvedge_protocol::block::{
+    BlockSize, Bucket, Event, HEADER, Layout, Pace, Plan, Rate, answer, take_of_both,
+};
+use selvedge_protocol::message::Need;
 
 const SIZE: u64 = 2_000_000;
 const DELAY: Duration = Duration::from_millis(40);
@@ -18,12 +22,48 @@ enum Parcel {
     Busy { device: usize, wait: Duration },
 }
 
+/// A plan with a pace of its own.
+struct Alone {
+    plan: Plan,
+    pace: Pace,
+}
+
+impl Alone {
+    fn new(plan: Plan) -> Self {
+        Self { plan, pace: Pace::new() }
+    }
+
+    fn step(&mut self, at: Duration, event: Event) {
+        if event == Event::Connected {
+            self.pace.reconnected();
+        }
+        self.plan.step(at, event, &mut self.pace);
+    }
+
+    fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
+        self.plan.ask(at, blocks, &mut self.pace)
+    }
+
+    fn wake_at(&self) -> Option<Duration> {
+        self.plan.wake_at(&self.pace, false)
+    }
+}
+
+impl Deref for Alone {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
 /// When each device has its blob, and how many refusals there were. `late`: a device that begins when the
 /// others are under way.
 fn run(devices: usize, device: Rate, all: Rate, late: Option<Duration>) -> (Vec<Duration>, usize) {
     let layout = Layout::new(SIZE, BlockSize::PREFERRED).unwrap();
-    let plan = |n: usize| Plan::new(n as u32, Digest::of(b"x"), layout, |_| false, n as u64 * 7919);
-    let mut plans: Vec<Plan> = (0..devices).map(plan).collect();
+    let plan =
+        |n: usize| Alone::new(Plan::new(n as u32, Digest::of(b"x"), layout, |_| false, n as u64 * 7919));
+    let mut plans: Vec<Alone> = (0..devices).map(plan).collect();
     let mut buckets: Vec<Bucket> = plans.iter().map(|_| Bucket::new(device, Duration::ZERO)).collect();
     let mut together = Bucket::new(all, Duration::ZERO);
     let mut parcels: BTreeMap<(Duration, u64), Parcel> = BTreeMap::new();
@@ -50,7 +90,7 @@ fn run(devices: usize, device: Rate, all: Rate, late: Option<Duration>) -> (Vec<
                 post(now + DELAY / 2, Parcel::Need { device, need });
             }
         }
-        let wakes = plans.iter().filter_map(Plan::wake_at).min();
+        let wakes = plans.iter().filter_map(Alone::wake_at).min();
         let arrives = parcels.keys().next().map(|(at, _)| *at);
         now = now.max([wakes, arrives, waits].into_iter().flatten().min().unwrap());
         while let Some(entry) = parcels.first_entry().filter(|entry| entry.key().0 <= now) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Event, Layout, PACKET_OVERHEAD, Plan};
+use selvedge_protocol::block::{BlockSize, Event, Layout, PACKET_OVERHEAD, Pace, Plan};
 use selvedge_protocol::message::{Need, Refusal};
 
 use super::assembly::Assembly;
@@ -88,26 +88,28 @@ impl<C: Chunks> Fetch<C> {
         Progress { digest, bytes: kept, size: self.plan.layout().size(), spoiled }
     }
 
-    pub fn set_ceiling(&mut self, bytes: u32) {
-        self.plan.set_ceiling(bytes);
-    }
-
-    pub fn connected(&mut self, now: Duration) {
-        self.plan.step(now, Event::Connected);
+    pub fn connected(&mut self, now: Duration, pace: &mut Pace) {
+        self.plan.step(now, Event::Connected, pace);
     }
 
     /// Saves what came, since a device that loses its link may lose its power next.
-    pub fn disconnected(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
-        self.plan.step(now, Event::Disconnected);
+    pub fn disconnected(&mut self, now: Duration, pace: &mut Pace) -> Result<(), Failure<C::Error>> {
+        self.plan.step(now, Event::Disconnected, pace);
         self.save()
     }
 
     /// Waits before anything is asked.
-    pub fn pause(&mut self, now: Duration, wait: Duration) {
-        self.plan.step(now, Event::Busy(wait));
+    pub fn pause(&mut self, now: Duration, wait: Duration, pace: &mut Pace) {
+        self.plan.step(now, Event::Busy(wait), pace);
     }
 
-    pub fn block(&mut self, now: Duration, number: u32, bytes: &[u8]) -> Result<(), Failure<C::Error>> {
+    pub fn block(
+        &mut self,
+        now: Duration,
+        number: u32,
+        bytes: &[u8],
+        pace: &mut Pace,
+    ) -> Result<(), Failure<C::Error>> {
         let layout = *self.plan.layout();
         let Some(block) = layout.block(number).filter(|span| span.length as usize == bytes.len()) else {
             tracing::debug!(number, length = bytes.len(), "a block that does not fit its blob");
@@ -116,22 +118,27 @@ impl<C: Chunks> Fetch<C> {
         if !self.plan.wants(number) || !self.assembly.put(&layout, block, bytes) {
             return Ok(());
         }
-        self.plan.step(now, Event::Block(number));
+        self.plan.step(now, Event::Block(number), pace);
         let chunk = number / layout.per_chunk();
         if self.plan.is_whole(chunk) {
-            self.whole(now, chunk)?;
+            self.whole(now, chunk, pace)?;
         }
         Ok(())
     }
 
-    pub fn refused(&mut self, now: Duration, refusal: &Refusal) -> Result<(), Failure<C::Error>> {
+    pub fn refused(
+        &mut self,
+        now: Duration,
+        refusal: &Refusal,
+        pace: &mut Pace,
+    ) -> Result<(), Failure<C::Error>> {
         match refusal {
             Refusal::Busy { retry_after_ms } => {
                 let wait = Duration::from_millis((*retry_after_ms).into());
-                self.plan.step(now, Event::Busy(wait));
+                self.plan.step(now, Event::Busy(wait), pace);
             }
             Refusal::Unknown => {
-                self.plan.step(now, Event::Unknown);
+                self.plan.step(now, Event::Unknown, pace);
                 if self.plan.unknown() >= UNKNOWN_OFTEN_ENOUGH {
                     return Err(Failure::Unknown);
                 }
@@ -140,12 +147,17 @@ impl<C: Chunks> Fetch<C> {
         Ok(())
     }
 
-    pub fn heard(&mut self, now: Duration) {
-        self.plan.step(now, Event::Heard);
+    pub fn heard(&mut self, now: Duration, pace: &mut Pace) {
+        self.plan.step(now, Event::Heard, pace);
     }
 
+    /// Looks at what may have shown that something is lost.
+    pub fn look(&mut self, now: Duration, pace: &mut Pace) {
+        self.plan.step(now, Event::Tick, pace);
+    }
+
+    /// Saves what came, where it is time.
     pub fn tick(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
-        self.plan.step(now, Event::Tick);
         if self.unsaved_since.is_some_and(|since| now >= since + UNSAVED_FOR) {
             self.save()?;
         }
@@ -153,8 +165,13 @@ impl<C: Chunks> Fetch<C> {
     }
 
     /// At most so many blocks.
-    pub fn ask(&mut self, now: Duration, blocks: u32) -> Option<Need> {
-        self.plan.ask(now, blocks)
+    pub fn ask(&mut self, now: Duration, blocks: u32, pace: &mut Pace) -> Option<Need> {
+        self.plan.ask(now, blocks, pace)
+    }
+
+    /// Bytes of blocks that are asked for and have not come.
+    pub fn asked(&self) -> u32 {
+        self.plan.in_flight()
     }
 
     /// Bytes that are asked for and have not come, headers included.
@@ -164,13 +181,13 @@ impl<C: Chunks> Fetch<C> {
         u64::from(bytes) + u64::from(packets) * u64::from(PACKET_OVERHEAD)
     }
 
-    pub fn wake_at(&self) -> Option<Duration> {
-        [self.plan.wake_at(), self.save_at()].into_iter().flatten().min()
+    pub fn wake_at(&self, pace: &Pace, others: bool) -> Option<Duration> {
+        [self.plan.wake_at(pace, others), self.save_at()].into_iter().flatten().min()
     }
 
     /// When to tick a transfer that may not ask: what is on its way may be lost, what came is saved.
-    pub fn wakes_though_held_at(&self) -> Option<Duration> {
-        let late = self.plan.wake_at().filter(|_| self.plan.in_flight() > 0);
+    pub fn wakes_though_held_at(&self, pace: &Pace) -> Option<Duration> {
+        let late = self.plan.wake_at(pace, false).filter(|_| self.plan.in_flight() > 0);
         [late, self.save_at()].into_iter().flatten().min()
     }
 
@@ -188,18 +205,18 @@ impl<C: Chunks> Fetch<C> {
     }
 
     /// Takes note of what has become of chunks meanwhile.
-    pub fn settle(&mut self, now: Duration) -> Result<(), Failure<C::Error>> {
+    pub fn settle(&mut self, now: Duration, pace: &mut Pace) -> Result<(), Failure<C::Error>> {
         for Settled { chunk, put, bytes } in self.target.settled().map_err(Failure::Keep)? {
             self.later = self.later.saturating_sub(1);
-            self.judged(now, chunk, put, bytes)?;
+            self.judged(now, chunk, put, bytes, pace)?;
         }
         Ok(())
     }
 
-    fn whole(&mut self, now: Duration, chunk: u32) -> Result<(), Failure<C::Error>> {
+    fn whole(&mut self, now: Duration, chunk: u32, pace: &mut Pace) -> Result<(), Failure<C::Error>> {
         let Some(bytes) = self.assembly.take(chunk) else { return Ok(()) };
         let (put, bytes) = self.target.take(chunk, bytes).map_err(Failure::Keep)?;
-        self.judged(now, chunk, put, bytes)
+        self.judged(now, chunk, put, bytes, pace)
     }
 
     fn judged(
@@ -208,6 +225,7 @@ impl<C: Chunks> Fetch<C> {
         chunk: u32,
         put: Put,
         bytes: Vec<u8>,
+        pace: &mut Pace,
     ) -> Result<(), Failure<C::Error>> {
         match put {
             Put::Kept => {
@@ -215,18 +233,18 @@ impl<C: Chunks> Fetch<C> {
                 self.chunks += 1;
                 self.unsaved += 1;
                 self.unsaved_since.get_or_insert(now);
-                self.plan.step(now, Event::Kept(chunk));
+                self.plan.step(now, Event::Kept(chunk), pace);
                 if self.unsaved >= UNSAVED_CHUNKS {
                     self.target.checkpoint_beside().map_err(Failure::Keep)?;
                     self.unsaved = 0;
                     self.unsaved_since = None;
                 }
             }
-            Put::Known => self.plan.step(now, Event::Kept(chunk)),
+            Put::Known => self.plan.step(now, Event::Kept(chunk), pace),
             Put::Spoiled => {
                 self.spoiled += 1;
                 tracing::warn!(digest = %self.digest, chunk, "a chunk came wrong and is asked for again");
-                self.plan.step(now, Event::Spoiled(chunk));
+                self.plan.step(now, Event::Spoiled(chunk), pace);
             }
             // Until then it is open: the plan bounds how many are.
             Put::Later => {

@@ -1,10 +1,11 @@
-//! Several transfers: a few at once, the others wait. They share one megabyte in flight.
+//! Several transfers: a few at once, the others wait. They share one window.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Frame, LARGEST_WINDOW, PACKET_OVERHEAD};
+use selvedge_protocol::block::{BlockSize, Frame, PACKET_OVERHEAD, Pace};
+use selvedge_protocol::message::Need;
 
 use super::fetch::Fetch;
 use super::memory::{LARGEST_PULL, Memory};
@@ -28,6 +29,7 @@ pub struct Transfers<C: Chunks> {
     running: Vec<Fetch<Target<C>>>,
     waiting: VecDeque<(Digest, Target<C>)>,
     link: Link,
+    pace: Pace,
     /// Bytes for the store that may still be asked for, those in flight included; `None`: any number.
     allowed: Option<u64>,
     chunks: u64,
@@ -49,6 +51,7 @@ impl<C: Chunks> Transfers<C> {
             running: Vec::new(),
             waiting: VecDeque::new(),
             link: Link::Down,
+            pace: Pace::new(),
             allowed: None,
             chunks: 0,
             next_transfer: seed as u32,
@@ -112,10 +115,11 @@ impl<C: Chunks> Transfers<C> {
             return self.disconnected(now);
         };
         self.link = Link::Up(block);
+        self.pace.reconnected();
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
             if fetch.block_size() == block {
-                fetch.connected(now);
+                fetch.connected(now, &mut self.pace);
                 self.running.push(fetch);
             } else {
                 let Fetch { digest, target, .. } = fetch;
@@ -129,7 +133,7 @@ impl<C: Chunks> Transfers<C> {
     /// There is none.
     pub fn disconnected(&mut self, now: Duration) -> Vec<Action<C>> {
         self.link = Link::Down;
-        self.each(now, |fetch| fetch.disconnected(now))
+        self.each(now, |fetch, pace| fetch.disconnected(now, pace))
     }
 
     /// From now on blobs for the store may bring so many bytes more, headers included and what is in
@@ -160,13 +164,13 @@ impl<C: Chunks> Transfers<C> {
             }
         };
         let (Frame::Block { transfer, .. } | Frame::Refusal { transfer, .. }) = frame;
-        self.each(now, |fetch| {
+        self.each(now, |fetch, pace| {
             if fetch.transfer() != transfer {
                 return Ok(());
             }
             match &frame {
-                Frame::Block { number, bytes, .. } => fetch.block(now, *number, bytes),
-                Frame::Refusal { refusal, .. } => fetch.refused(now, refusal),
+                Frame::Block { number, bytes, .. } => fetch.block(now, *number, bytes, pace),
+                Frame::Refusal { refusal, .. } => fetch.refused(now, refusal, pace),
             }
         })
     }
@@ -174,23 +178,24 @@ impl<C: Chunks> Transfers<C> {
     /// The registry said something: what it did not answer is asked for again now, not when the
     /// growing wait is over.
     pub fn heard(&mut self, now: Duration) -> Vec<Action<C>> {
-        self.each(now, |fetch| {
-            fetch.heard(now);
+        self.each(now, |fetch, pace| {
+            fetch.heard(now, pace);
             Ok(())
         })
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Duration) -> Vec<Action<C>> {
-        self.each(now, |fetch| fetch.tick(now))
+        self.each(now, |fetch, _| fetch.tick(now))
     }
 
     /// When to call [`Transfers::tick`], if nothing else happens before.
     pub fn wake_at(&self) -> Option<Duration> {
         let held = |fetch: &&Fetch<Target<C>>| fetch.is_cargo() && self.blocks_allowed(fetch) == 0;
+        let all = self.running.iter().map(Fetch::asked).sum::<u32>();
         let due = |fetch: &Fetch<Target<C>>| match held(&fetch) {
-            true => fetch.wakes_though_held_at(),
-            false => fetch.wake_at(),
+            true => fetch.wakes_though_held_at(&self.pace),
+            false => fetch.wake_at(&self.pace, all > fetch.asked()),
         };
         self.running.iter().filter_map(due).min()
     }
@@ -213,11 +218,12 @@ impl<C: Chunks> Transfers<C> {
     fn each(
         &mut self,
         now: Duration,
-        mut event: impl FnMut(&mut Fetch<Target<C>>) -> Result<(), Failure<C::Error>>,
+        mut event: impl FnMut(&mut Fetch<Target<C>>, &mut Pace) -> Result<(), Failure<C::Error>>,
     ) -> Vec<Action<C>> {
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
-            let outcome = fetch.settle(now).and_then(|()| event(&mut fetch));
+            let pace = &mut self.pace;
+            let outcome = fetch.settle(now, pace).and_then(|()| event(&mut fetch, pace));
             if fetch.is_cargo() {
                 self.chunks += std::mem::take(&mut fetch.chunks);
             }
@@ -253,16 +259,31 @@ impl<C: Chunks> Transfers<C> {
             };
             actions.extend(self.run(now, block, digest, target));
         }
-        let ceiling = LARGEST_WINDOW / self.running.len().max(1) as u32;
         for index in 0..self.running.len() {
-            self.running[index].set_ceiling(ceiling);
-            loop {
-                let blocks = self.blocks_allowed(&self.running[index]);
-                let Some(need) = self.running[index].ask(now, blocks) else { break };
-                actions.push(Action::Publish(need));
-            }
+            self.apart(index);
+            self.running[index].look(now, &mut self.pace);
+        }
+        while let Some(need) = self.ask(now) {
+            actions.push(Action::Publish(need));
         }
         actions
+    }
+
+    /// The next request: of a desired state before all others, and then of whoever has least in flight.
+    fn ask(&mut self, now: Duration) -> Option<Need> {
+        let mut turns: Vec<usize> = (0..self.running.len()).collect();
+        turns.sort_by_key(|&index| (self.running[index].is_cargo(), self.running[index].asked()));
+        turns.into_iter().find_map(|index| {
+            self.apart(index);
+            let blocks = self.blocks_allowed(&self.running[index]);
+            self.running[index].ask(now, blocks, &mut self.pace)
+        })
+    }
+
+    /// Tells the pace what all but one transfer have in flight.
+    fn apart(&mut self, index: usize) {
+        let all = self.running.iter().map(Fetch::asked).sum::<u32>();
+        self.pace.set_others(all - self.running[index].asked());
     }
 
     /// How many blocks a transfer may ask for now.
@@ -284,7 +305,7 @@ impl<C: Chunks> Transfers<C> {
         match Fetch::new(self.next_transfer, digest, block, target, seed) {
             Ok(mut fetch) => {
                 if self.link != Link::Down {
-                    fetch.connected(now);
+                    fetch.connected(now, &mut self.pace);
                 }
                 self.running.push(fetch);
                 None
@@ -312,7 +333,7 @@ impl<C: Chunks> Transfers<C> {
                 };
                 let failed = self.run(now, block, digest, Target::Memory(memory));
                 if let Some(fetch) = self.running.last_mut().filter(|f| f.digest == digest) {
-                    fetch.pause(now, Duration::from_millis(250 << times));
+                    fetch.pause(now, Duration::from_millis(250 << times), &mut self.pace);
                 }
                 failed
             }

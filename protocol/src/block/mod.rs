@@ -15,7 +15,7 @@ pub use answer::{Answer, NeedError, answer};
 pub use bitmap::Bitmap;
 pub use bucket::{Bucket, Rate, take_of_both};
 pub use frame::{Frame, FrameError, HEADER, block_frame, header, refusal_frame};
-pub use pace::{FIRST_WINDOW, LARGEST_WINDOW};
+pub use pace::{FIRST_WINDOW, LARGEST_WINDOW, Pace};
 pub use plan::{Event, OPEN_CHUNKS, Plan};
 
 /// Size of a chunk, the unit of verification: every chunk but a blob's last has it.

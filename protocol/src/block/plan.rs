@@ -4,7 +4,7 @@
 //! chunks, so that whoever assembles them needs bounded memory. Silence mostly means that TCP stands
 //! still, with everything that was sent in it: so a timeout asks for one block more, and only when that
 //! has come, and nothing else for a while, is what was asked before it taken for lost. It is, too, when
-//! the answers to two later requests have begun to arrive. Nothing here gives up, except that it counts
+//! several blocks of later requests, of whichever transfer, have come. Nothing here gives up, except that it counts
 //! how often the other side said that it does not know the blob.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,7 +28,7 @@ const SPOILED_FREELY: u32 = 2;
 /// What happened to a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// There is a connection: what was asked before is lost, what was measured void.
+    /// There is a connection: what was asked before is lost.
     Connected,
     /// There is none: nothing is asked until the next one.
     Disconnected,
@@ -62,16 +62,13 @@ pub struct Plan {
     open: BTreeMap<u32, u16>,
     asked: BTreeMap<u32, u64>,
     requests: VecDeque<Request>,
-    next_request: u64,
     /// Blocks asked for more than once: their arrival measures nothing.
     again: BTreeSet<u32>,
     in_flight: u32,
     /// Whether one block is to be asked for, to see whether anybody answers.
     probe: bool,
-    pace: Pace,
     connected: bool,
     paused_until: Option<Duration>,
-    last_arrival: Duration,
     spoiled: u32,
     unknown: u32,
     jitter: u64,
@@ -79,16 +76,24 @@ pub struct Plan {
 
 #[derive(Debug)]
 struct Request {
-    id: u64,
     sent: Sent,
     deadline: Duration,
     patience: Duration,
     begun: bool,
     /// Whether it was sent to see whether anybody answers.
     probe: bool,
-    /// Whether a later probe was answered: what does not come soon does not come.
-    doubted: bool,
     outstanding: u32,
+}
+
+impl Request {
+    /// It waits for as long as blocks keep coming: a slower link is no loss.
+    fn expires(&self, pace: &Pace) -> Duration {
+        let (deadline, patience) = match pace.doubted(self.sent) {
+            Some(until) => (self.deadline.min(until), self.patience.min(pace.timeout(0, 0.0))),
+            None => (self.deadline, self.patience),
+        };
+        deadline.max(pace.last_arrival() + patience)
+    }
 }
 
 impl Plan {
@@ -104,14 +109,11 @@ impl Plan {
             open: BTreeMap::new(),
             asked: BTreeMap::new(),
             requests: VecDeque::new(),
-            next_request: 0,
             again: BTreeSet::new(),
             in_flight: 0,
             probe: false,
-            pace: Pace::new(),
             connected: false,
             paused_until: None,
-            last_arrival: Duration::ZERO,
             spoiled: 0,
             unknown: 0,
             jitter: seed,
@@ -140,11 +142,6 @@ impl Plan {
         self.unknown
     }
 
-    /// Lowers or raises the most bytes that may be in flight.
-    pub fn set_ceiling(&mut self, bytes: u32) {
-        self.pace.set_ceiling(bytes);
-    }
-
     /// Whether block `number` is one to keep: inside the blob, of a chunk that is open or may be
     /// opened, and not held yet.
     pub fn wants(&self, number: u32) -> bool {
@@ -168,12 +165,12 @@ impl Plan {
         self.open.get(&chunk).is_some_and(|held| held.count_ones() == blocks)
     }
 
-    /// Takes note of an event.
-    pub fn step(&mut self, at: Duration, event: Event) {
+    /// Takes note of an event. After any event of one transfer, all that share its pace want a
+    /// [`Event::Tick`]: it may have shown that something of theirs is lost.
+    pub fn step(&mut self, at: Duration, event: Event, pace: &mut Pace) {
         match event {
             Event::Connected => {
                 self.give_up_all();
-                self.pace.reconnected();
                 self.connected = true;
                 self.paused_until = None;
             }
@@ -181,7 +178,7 @@ impl Plan {
                 self.give_up_all();
                 self.connected = false;
             }
-            Event::Block(number) => self.block(at, number),
+            Event::Block(number) => self.block(at, number, pace),
             Event::Kept(chunk) => {
                 self.spoiled = 0;
                 self.close(chunk);
@@ -212,11 +209,11 @@ impl Plan {
             }
             Event::Heard => {
                 // Blocks may be behind what was heard: whether they are is asked.
-                self.probe |= self.pace.hopeful() && !self.requests.is_empty();
+                self.probe |= !self.requests.is_empty() && pace.hopeful();
             }
             Event::Tick => {}
         }
-        self.expire(at);
+        self.expire(at, pace);
     }
 
     /// Bytes that are asked for and have not come.
@@ -226,7 +223,7 @@ impl Plan {
 
     /// The next request, if it is time for one. To be called after events, until it gives none.
     /// `blocks` is how many it may ask for at most; with none it waits.
-    pub fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
+    pub fn ask(&mut self, at: Duration, blocks: u32, pace: &mut Pace) -> Option<Need> {
         if blocks == 0
             || !self.connected
             || self.is_complete()
@@ -238,25 +235,25 @@ impl Plan {
         if std::mem::take(&mut self.probe)
             && let Some(number) = self.probe_block()
         {
-            return Some(self.request(at, &[number], true));
+            return Some(self.request(at, &[number], true, pace));
         }
-        if self.pace.draining(at, self.in_flight) || self.in_flight > self.pace.window() / 2 {
-            return None;
+        let mut room = pace.room(at, self.in_flight)? / self.layout.block_size().bytes();
+        if pace.is_idle(self.in_flight) {
+            // Blocks may be larger than a window.
+            room = room.max(1);
         }
-        let block = self.layout.block_size().bytes();
-        let room = ((self.pace.window() - self.in_flight) / block).max(1).min(blocks);
-        let wanted = self.choose(room as usize);
-        (!wanted.is_empty()).then(|| self.request(at, &wanted, false))
+        let wanted = self.choose(room.min(blocks) as usize);
+        (!wanted.is_empty()).then(|| self.request(at, &wanted, false, pace))
     }
 
     /// Asks for these, lowest first.
-    fn request(&mut self, at: Duration, wanted: &[u32], probe: bool) -> Need {
+    fn request(&mut self, at: Duration, wanted: &[u32], probe: bool, pace: &mut Pace) -> Need {
         let (first, last) = (wanted.first().copied().unwrap_or(0), wanted.last().copied().unwrap_or(0));
         let mut missing = vec![0; (last - first) as usize / 8 + 1];
         for &number in wanted {
             missing[(number - first) as usize / 8] |= 1 << ((number - first) % 8);
         }
-        self.note_request(at, wanted, probe);
+        self.note_request(at, wanted, probe, pace);
         Need {
             transfer: self.transfer,
             digest: self.digest,
@@ -267,79 +264,65 @@ impl Plan {
         }
     }
 
-    /// When to send a [`Event::Tick`] and ask again, if nothing else happens before.
-    pub fn wake_at(&self) -> Option<Duration> {
+    /// When to send a [`Event::Tick`] and ask again, if nothing else happens before. `others`: whether other
+    /// transfers have something in flight. Then whoever has nothing may find no room, and waits for theirs.
+    pub fn wake_at(&self, pace: &Pace, others: bool) -> Option<Duration> {
         if !self.connected || self.is_complete() {
             return None;
         }
-        let expiry = self.requests.iter().map(|request| self.expires(request)).min();
+        let expiry = self.requests.iter().map(|request| request.expires(pace)).min();
         match (self.paused_until, expiry) {
             (Some(pause), Some(expiry)) => Some(pause.min(expiry)),
+            (None, None) if others => None,
             (pause, expiry) => Some(pause.or(expiry).unwrap_or(Duration::ZERO)),
         }
     }
 
-    fn block(&mut self, at: Duration, number: u32) {
+    fn block(&mut self, at: Duration, number: u32, pace: &mut Pace) {
         if !self.wants(number) {
             return;
         }
         let bit = self.bit(number);
         *self.open.entry(number / self.layout.per_chunk()).or_default() |= bit;
         self.unknown = 0;
-        self.last_arrival = at;
         let length = self.length(number);
         let Some(id) = self.asked.remove(&number) else {
-            self.pace.arrived(at, length, None, false);
+            pace.stray(at, length);
             return;
         };
         self.in_flight -= length;
         let fresh = !self.again.contains(&number);
-        let Some(index) = self.requests.iter().position(|request| request.id == id) else {
+        let Some(index) = self.requests.iter().position(|request| request.sent.order == id) else {
             return;
         };
         let request = &mut self.requests[index];
         let first = !std::mem::replace(&mut request.begun, true);
         request.outstanding -= 1;
-        let sample = fresh.then_some(request.sent);
-        self.pace.arrived(at, length, sample, first);
+        pace.arrived(at, length, request.sent, fresh, first);
         if request.probe {
-            // Somebody answers. What was asked before is there soon, or not at all.
-            let grace = self.pace.timeout(0, 0.0);
-            for older in self.requests.iter_mut().filter(|older| older.id < id) {
-                older.doubted = true;
-                older.deadline = older.deadline.min(at + grace);
-                older.patience = older.patience.min(grace);
-            }
-        } else {
-            // Answers keep their order on almost every way: two requests further on, it is lost.
-            self.give_up(|request| request.id + 2 <= id);
+            pace.answered(at, request.sent);
         }
         self.requests.retain(|request| request.outstanding > 0);
     }
 
-    fn expire(&mut self, at: Duration) {
-        let late: BTreeSet<u64> = self
-            .requests
-            .iter()
-            .filter(|request| self.expires(request) <= at)
-            .map(|request| request.id)
-            .collect();
-        if late.is_empty() {
-            return;
+    fn expire(&mut self, at: Duration, pace: &mut Pace) {
+        // Answers keep their order on almost every way.
+        if self.requests.iter().any(|request| pace.is_overtaken(request.sent)) {
+            self.give_up(|request| pace.is_overtaken(request.sent));
         }
-        let lost = |request: &Request| request.doubted && late.contains(&request.id);
-        if self.requests.iter().any(lost) {
-            self.give_up(lost);
-            self.pace.lost();
+        let is_late = |request: &Request, pace: &Pace| request.expires(pace) <= at;
+        let is_lost =
+            |request: &Request, pace: &Pace| pace.doubted(request.sent).is_some() && is_late(request, pace);
+        if self.requests.iter().any(|request| is_lost(request, pace)) {
+            self.give_up(|request| is_lost(request, pace));
+            pace.lost();
         }
-        if self.requests.iter().any(|request| late.contains(&request.id)) {
-            self.pace.timed_out();
+        if self.requests.iter().any(|request| is_late(request, pace)) {
             let jitter = self.random();
-            let again = at + self.pace.timeout(self.in_flight, jitter);
+            self.probe |= pace.timed_out(at, self.in_flight, jitter);
             for request in &mut self.requests {
-                request.deadline = request.deadline.max(again);
+                request.deadline = request.deadline.max(pace.quiet_until());
             }
-            self.probe = true;
         }
     }
 
@@ -357,16 +340,11 @@ impl Plan {
         self.asked.remove(&number);
         self.in_flight -= self.length(number);
         self.again.insert(number);
-        for request in self.requests.iter_mut().filter(|request| request.id == id) {
+        for request in self.requests.iter_mut().filter(|request| request.sent.order == id) {
             request.outstanding -= 1;
         }
         self.requests.retain(|request| request.outstanding > 0);
         Some(number)
-    }
-
-    /// A request waits for as long as blocks keep coming: a slower link is no loss.
-    fn expires(&self, request: &Request) -> Duration {
-        request.deadline.max(self.last_arrival + request.patience)
     }
 
     fn choose(&self, room: usize) -> Vec<u32> {
@@ -387,31 +365,27 @@ impl Plan {
         wanted
     }
 
-    fn note_request(&mut self, at: Duration, wanted: &[u32], probe: bool) {
-        let id = self.next_request;
-        self.next_request += 1;
-        let sent = self.pace.sent(at);
+    fn note_request(&mut self, at: Duration, wanted: &[u32], probe: bool, pace: &mut Pace) {
+        let sent = pace.sent(at);
         for &number in wanted {
-            self.asked.insert(number, id);
+            self.asked.insert(number, sent.order);
             self.in_flight += self.length(number);
         }
         let jitter = self.random();
-        let patience = self.pace.timeout(0, jitter);
+        let patience = pace.timeout(0, jitter);
         self.requests.push_back(Request {
-            id,
             sent,
-            deadline: at + self.pace.timeout(self.in_flight, jitter),
+            deadline: (at + pace.timeout(self.in_flight, jitter)).max(pace.quiet_until()),
             patience,
             begun: false,
             probe,
-            doubted: false,
             outstanding: wanted.len() as u32,
         });
     }
 
     fn give_up(&mut self, lost: impl Fn(&Request) -> bool) {
         let ids: BTreeSet<u64> =
-            self.requests.iter().filter(|request| lost(request)).map(|request| request.id).collect();
+            self.requests.iter().filter(|request| lost(request)).map(|request| request.sent.order).collect();
         let numbers: Vec<u32> =
             self.asked.iter().filter(|(_, id)| ids.contains(id)).map(|(&number, _)| number).collect();
         for number in numbers {
@@ -419,7 +393,7 @@ impl Plan {
             self.in_flight -= self.length(number);
             self.again.insert(number);
         }
-        self.requests.retain(|request| !ids.contains(&request.id));
+        self.requests.retain(|request| !ids.contains(&request.sent.order));
     }
 
     fn give_up_all(&mut self) {
@@ -439,7 +413,7 @@ impl Plan {
             all
         });
         for request in &mut self.requests {
-            request.outstanding = asked.get(&request.id).copied().unwrap_or(0);
+            request.outstanding = asked.get(&request.sent.order).copied().unwrap_or(0);
         }
         self.requests.retain(|request| request.outstanding > 0);
     }
