@@ -207,6 +207,25 @@ fn cancelling_gives_the_destination_back_and_starts_the_next() {
     assert!(transfers.cancel(ms(1), &Digest::of(b"other")).0.is_none());
 }
 
+#[test]
+fn all_share_one_window_and_a_desired_state_comes_before_them() {
+    let blobs: Vec<Vec<u8>> = (0..3).map(|n| blob(100_000, n + 1)).collect();
+    let mut transfers = Transfers::new(1);
+    for bytes in &blobs {
+        transfers.add(ms(0), Digest::of(bytes), File::new(bytes));
+    }
+    let needs = asked(transfers.connected(ms(0), 131_072));
+    assert_eq!(needs.iter().map(|need| need.count).sum::<u32>(), 2, "{needs:?}");
+    // A block makes room for one; the desired state has nothing in flight and is asked for first.
+    let state = blob(50_000, 9);
+    assert!(asked(transfers.pull(ms(1), Digest::of(&state), 50_000).unwrap()).is_empty());
+    let frame = block_frame(needs[0].transfer, 0, &blobs[0][..16_384]).unwrap();
+    let next = asked(transfers.frame(ms(50), &frame));
+    assert_eq!(next.first().map(|need| need.digest), Some(Digest::of(&state)));
+    // Whoever finds no room waits for the others, and does not ask to be woken at once.
+    assert!(transfers.wake_at() > Some(ms(50)), "{:?}", transfers.wake_at());
+}
+
 /// Blocks that the registry sent, over blocks that were needed.
 fn cost(faults: &Faults, size: usize) -> f64 {
     let bytes = blob(size, 3);

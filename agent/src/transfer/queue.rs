@@ -114,8 +114,12 @@ impl<C: Chunks> Transfers<C> {
             tracing::warn!(maximum_packet, "the broker's packet limit is too small for any block");
             return self.disconnected(now);
         };
+        match self.link {
+            Link::Down => self.pace.reconnected(),
+            // A second connection took the first one's place.
+            Link::Up(_) => self.pace.resumed(),
+        }
         self.link = Link::Up(block);
-        self.pace.reconnected();
         let mut actions = Vec::new();
         for mut fetch in std::mem::take(&mut self.running) {
             if fetch.block_size() == block {

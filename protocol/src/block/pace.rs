@@ -24,9 +24,12 @@ const ROUND_TRIP_HOLDS: Duration = Duration::from_secs(30);
 /// what comes between the others is programs that wait for a processor, and a window of that length
 /// would leave the link idle while they do. As much again in a queue delays nobody noticeably.
 const SHORTEST_ROUND_TRIP: Duration = Duration::from_millis(20);
-/// The window over bandwidth × delay: with less than one and a half it would grow too slowly, and what is
+/// The window over bandwidth × delay: with one and a half two blocks would not become three; what is
 /// on top waits in a queue and is lost with the connection.
-const GAIN: f64 = 1.5;
+const GAIN: f64 = 1.6;
+/// Most bytes on top of that for times in which the link stands still: they are lost with the connection,
+/// too, and what else is to be said waits behind them.
+const STALL_BYTES: f64 = 98_304.0;
 /// A request is for at least this part of the window: many small ones keep the sender busy while one of
 /// them is repaired, and none costs much in itself.
 const PART: u32 = 8;
@@ -110,14 +113,20 @@ impl Pace {
         self.others = bytes;
     }
 
-    /// The link changed: what was measured holds no longer.
-    pub fn reconnected(&mut self) {
+    /// There is another connection over the same link: what was measured still holds.
+    pub fn resumed(&mut self) {
         self.silent = 0;
         self.quiet_until = Duration::ZERO;
+        self.doubt = None;
+        self.drain = false;
+    }
+
+    /// The link changed: what was measured holds no longer.
+    pub fn reconnected(&mut self) {
+        self.resumed();
         self.smoothed = None;
         self.shortest = None;
         self.stall = Duration::ZERO;
-        self.doubt = None;
         self.forget();
     }
 
@@ -191,7 +200,7 @@ impl Pace {
         self.stall = (self.stall * 15 / 16).max(stood);
         let trip = shortest.max(SHORTEST_ROUND_TRIP).as_secs_f64();
         let stall = (self.stall * 2).min(shortest * 8).as_secs_f64();
-        let product = self.rate.best() * (GAIN * trip + stall);
+        let product = self.rate.best() * GAIN * trip + (self.rate.best() * stall).min(STALL_BYTES);
         // Saturating: a float too large becomes u32::MAX.
         self.window = (product as u32).clamp(FIRST_WINDOW, LARGEST_WINDOW);
     }
@@ -368,6 +377,18 @@ mod tests {
         let ideal = 2000.0 * 16_384.0 / 1e6;
         let took = (end - at_slow).as_secs_f64();
         assert!(took < ideal / 0.8, "{took} against {ideal}");
+    }
+
+    #[test]
+    fn another_connection_over_the_same_link_starts_with_its_window() {
+        let mut pace = Pace::new();
+        run(&mut pace, ms(0), 4e6, ms(40), 500);
+        let window = pace.window();
+        assert!(window > FIRST_WINDOW);
+        pace.resumed();
+        assert_eq!(pace.window(), window);
+        pace.reconnected();
+        assert_eq!(pace.window(), FIRST_WINDOW);
     }
 
     #[test]

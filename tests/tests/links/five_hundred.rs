@@ -25,6 +25,10 @@ const AGAIN: f64 = 0.05;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Links from a fibre with a bad plug to a radio at the edge of its cell.
+///
+/// A cut costs what is in flight, 17 blocks or so, and is counted against us although the first never came.
+/// One every 2 to 6 MB alone makes 7 % of blocks sent again, and all faults so thick 8 %: ADR 23 has the
+/// figures. So there is one every 6 to 14 MB.
 fn weather(chance: &Chance) -> (Weather, Manners) {
     let weather = Weather {
         delay: Duration::from_millis(1 + chance.below(80)),

@@ -5,7 +5,7 @@
 //! same link, silent for 5 s of every 20 s, against what the time in between allows), and, only where it is
 //! named, `largest` (PSS while a blob of 2 GiB comes, the largest there may be; wants 10 GB of disk).
 //!
-//! What is compared takes turns, three times; the bars are of medians, and the spread is said.
+//! What is compared takes turns, three times, and the spread is said.
 //! Ends with one line of JSON.
 
 mod link;
