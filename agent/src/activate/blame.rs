@@ -15,7 +15,8 @@ use super::{Activation, now_ms};
 use crate::clock;
 use crate::supervise::Fate;
 
-/// Within this time after it broke off an exchange the end of a host is told.
+/// Within this time after it broke off an exchange the end of a host is told. Nothing else is asked of it
+/// meanwhile: what it would be opening then would be held to have ended it.
 const TOLD: Duration = Duration::from_secs(5);
 
 /// Loads of the longest kind that crashes count together over: those of one that hangs each time, and what
@@ -36,10 +37,9 @@ impl Activation {
 
     /// The release that is held to have ended the host.
     pub(super) fn blamed(&self, fate: Fate) -> Option<Digest> {
-        let now = clock::since_boot();
-        let broken_off = self.broken_off.filter(|(_, _, at)| now.saturating_sub(*at) < TOLD);
+        let broken_off = self.broken_off.filter(|_| self.word_comes_by().is_some());
         let opening = self.operation.as_ref().and_then(Operation::loading);
-        let loading = opening.or(broken_off.map(|(digest, role, _)| (digest, role)));
+        let loading = broken_off.map(|(digest, role, _)| (digest, role)).or(opening);
         let broke = match fate {
             Fate::Faulted | Fate::Starved => true,
             Fate::Killed => self.memory_ran_out(),
@@ -51,6 +51,12 @@ impl Activation {
             None if broke => self.on_trial().or_else(|| self.host.only_one()),
             None => None,
         }
+    }
+
+    /// Until when the end of the host is awaited, which has broken off an exchange.
+    pub(super) fn word_comes_by(&self) -> Option<Duration> {
+        let until = self.broken_off.map(|(_, _, at)| at + TOLD)?;
+        (clock::since_boot() < until).then_some(until)
     }
 
     /// Whether the kernel has killed something for want of memory since the host was last looked at.

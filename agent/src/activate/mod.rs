@@ -49,6 +49,7 @@ use carry::Wanted;
 use host::HostView;
 use operate::{Operation, Probing, Role, Tried};
 pub use outcome::Outcome;
+pub use refusal::REFUSED_FOR;
 use rest::{Rest, Rests};
 pub use tell::Told;
 use turns::Turns;
@@ -68,6 +69,8 @@ pub struct Parts {
     pub memory: Memory,
     /// Longest time for a load.
     pub load: Duration,
+    /// Least time for which what is committed is refused before it gives way.
+    pub refused_for: Duration,
     /// What fetching may cost.
     pub traffic: budget::Settings,
     /// The device's time, for the budget.
@@ -109,7 +112,7 @@ pub struct Activation {
     probed: BTreeMap<Tried, u64>,
     rests: Rests,
     /// How often in a row the host has refused what is committed, for what it is.
-    refusals: BTreeMap<PackageName, (Digest, u32)>,
+    refusals: BTreeMap<PackageName, refusal::Refusals>,
     /// What the host was opening when it broke off the exchange about it, and when that was.
     broken_off: Option<(Digest, Role, Duration)>,
     transfers: Transfers<Partial>,
@@ -222,9 +225,13 @@ impl Activation {
                 .or_insert_with(|| tell::Known::assigned(assignment.version.to_string()));
         }
         let event = verify::event(desired, &self.parts.hardware, anew);
+        let wanted = |state: &State| -> BTreeMap<PackageName, Option<Release>> {
+            state.slots.iter().map(|(name, slot)| (name.clone(), slot.wanted.clone())).collect()
+        };
+        let before = wanted(&self.state);
         self.apply_with(event, |transaction| transaction.put(Key::Trust, trust))?;
-        // What is assigned now waits for nothing that hindered what was before.
-        for name in self.state.slots.keys() {
+        // What is assigned anew waits for nothing that hindered what was before; what is still assigned does.
+        for (name, _) in wanted(&self.state).iter().filter(|(name, now)| before.get(*name) != Some(now)) {
             self.rests.forget(&Rest::Trial(name.clone()));
         }
         self.refusals.retain(|name, _| self.state.slots.contains_key(name));

@@ -125,7 +125,7 @@ impl Activation {
     }
 
     fn next(&self, plan: &[Effect], now: Duration) -> Option<Work> {
-        if self.operation.is_some() || !self.host.is_up() {
+        if self.operation.is_some() || !self.host.is_up() || self.word_comes_by().is_some() {
             return None;
         }
         let rests = |package: &PackageName| self.rests.has(&Rest::Package(package.clone()), now);

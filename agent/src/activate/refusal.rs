@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use selvedge_control::{ClientError, Reason};
-use selvedge_deployment::{Event, Release};
+use selvedge_deployment::{Event, Release, Slot};
 use selvedge_package::{Digest, PackageName};
 
 use super::Activation;
@@ -18,9 +18,29 @@ use crate::clock;
 use crate::failure::chain;
 use crate::store::StoreError;
 
-/// Refusals of what is committed, for what it is, after which the release before it is tried: with the
-/// pauses between them, somewhat more than eight minutes.
+/// Refusals of what is committed, for what it is, after which the release before it is tried.
 const MOST_REFUSALS: u32 = 10;
+/// Least time between the first of them and the last: a host that comes anew ends the pauses between them.
+pub const REFUSED_FOR: Duration = Duration::from_secs(8 * 60);
+
+/// Refusals in a row of what is committed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refusals {
+    digest: Digest,
+    count: u32,
+    since: Duration,
+}
+
+impl Refusals {
+    /// One more; whether that is enough of them.
+    fn count(&mut self, digest: Digest, now: Duration, least: Duration) -> bool {
+        if self.digest != digest {
+            *self = Self { digest, count: 0, since: now };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count >= MOST_REFUSALS && now.saturating_sub(self.since) >= least
+    }
+}
 
 /// Whether the host refuses for what the release is, as opposed to how the host is.
 pub(super) fn blames(reason: Reason) -> bool {
@@ -55,12 +75,10 @@ impl Activation {
             }
             (ClientError::Refused { error: refused, .. }, Role::Committed) if blames(refused.reason) => {
                 self.put_off(Rest::Serve(package.clone()), &package, "not-served", error);
-                let refusals = self.refusals.entry(package.clone()).or_insert((digest, 0));
-                if refusals.0 != digest {
-                    *refusals = (digest, 0);
-                }
-                refusals.1 += 1;
-                if refusals.1 >= MOST_REFUSALS {
+                let now = clock::since_boot();
+                let none = Refusals { digest, count: 0, since: now };
+                let refusals = self.refusals.entry(package.clone()).or_insert(none);
+                if refusals.count(digest, now, self.parts.refused_for) {
                     let (reason, what) = (word(refused.reason).to_owned(), refused.error.clone());
                     return self.apply(Event::Refused { package, digest, reason, what });
                 }
@@ -107,7 +125,13 @@ impl Activation {
         if first {
             return Ok(());
         }
-        self.apply(Event::Hindered { package: package.clone(), digest, what })
+        self.apply(Event::Hindered { package: package.clone(), digest, what })?;
+        // Where that was the last attempt, what follows is another release's trial.
+        let goes_on = |slot: &Slot| slot.stage.release().is_some_and(|release| release.digest == digest);
+        if !self.state.slots.get(package).is_some_and(goes_on) {
+            self.rests.forget(&Rest::Trial(package.clone()));
+        }
+        Ok(())
     }
 
     /// The trial is lost.
@@ -173,5 +197,22 @@ pub(super) fn word(reason: Reason) -> &'static str {
         Reason::Limit => "limit",
         Reason::BadRequest => "bad-request",
         Reason::Internal => "internal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_refusals_in_a_short_time_are_not_enough_nor_are_few_in_a_long_one() {
+        let seconds = Duration::from_secs;
+        let (one, other) = (Digest::of(b"1"), Digest::of(b"2"));
+        let mut refusals = Refusals { digest: one, count: 0, since: seconds(100) };
+        assert!((0..1000).all(|_| !refusals.count(one, seconds(579), REFUSED_FOR)));
+        assert!(refusals.count(one, seconds(580), REFUSED_FOR));
+        // Another release begins anew.
+        assert!((0..9).all(|nth| !refusals.count(other, seconds(1000 + nth * 1000), REFUSED_FOR)));
+        assert!(refusals.count(other, seconds(10_000), REFUSED_FOR));
     }
 }

@@ -16,13 +16,9 @@ impl Activation {
         let watching = plan(&self.state).iter().any(|effect| matches!(effect, Effect::Watch(..)));
         let watch = (watching && self.host.is_up() && self.operation.is_none())
             .then(|| self.watched + operate::WATCH);
-        let meter = self.meter_wakes_at();
-        if let Some(until) = self.halted {
-            let waits =
-                [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), Some(until), meter];
-            return waits.into_iter().flatten().min();
-        }
-        [self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at(), watch, meter]
+        let or_halted = self.halted.map_or(watch, Some);
+        let (transfers, http, rests) = (self.transfers.wake_at(), self.http.wake_at(), self.rests.wake_at());
+        [transfers, http, rests, or_halted, self.meter_wakes_at(), self.word_comes_by()]
             .into_iter()
             .flatten()
             .min()

@@ -12,7 +12,7 @@ use super::credentials::{Asking, tls_time};
 use super::disk::DiskHealth;
 use super::link::Link;
 use super::{Daemon, DaemonError, Ground, Sources};
-use crate::activate::{Activation, Parts, Told};
+use crate::activate::{Activation, Parts, REFUSED_FOR, Told};
 use crate::clock::Floor;
 use crate::config::{Config, HttpSources};
 use crate::credential::Machine;
@@ -97,6 +97,7 @@ impl Daemon {
             },
             memory: Memory::default(),
             load: config.load,
+            refused_for: REFUSED_FOR,
             traffic: config.traffic.clone(),
             floor: floor.clone(),
             outcomes: outcome,

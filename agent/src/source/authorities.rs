@@ -2,7 +2,6 @@
 //! file of the device's owner. Trust in packages never rests on it.
 
 use std::fmt;
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +10,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use selvedge_mqtt::{TlsTime, anonymous_client};
+
+use crate::bounded;
 
 /// Bytes of a list of authorities.
 const LARGEST: u64 = 2 << 20;
@@ -75,12 +76,7 @@ impl Authorities {
 }
 
 fn read(path: &Path) -> Result<RootCertStore, String> {
-    let mut pem = Vec::new();
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    file.take(LARGEST + 1).read_to_end(&mut pem).map_err(|error| error.to_string())?;
-    if pem.len() as u64 > LARGEST {
-        return Err("it is too large to be a list of authorities".to_owned());
-    }
+    let pem = bounded::read(path, LARGEST).map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
     // Lists have old certificates in them that cannot be used; the others count.
     let found = CertificateDer::pem_slice_iter(&pem).take(MOST).filter_map(Result::ok);

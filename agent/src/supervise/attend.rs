@@ -267,7 +267,7 @@ impl Attendant {
         if let Some(trace) = trace.filter(|trace| Trace::read(&file("host.json")) != Some(*trace)) {
             trace.write(&file("host.json"))?;
         }
-        match std::fs::read(file("http")) {
+        match bounded::read(&file("http"), bounded::NOTE) {
             Ok(said) if said == http.as_bytes() => Ok(()),
             _ => write_run_file(&file("http"), http),
         }
@@ -318,6 +318,8 @@ pub(super) async fn end(client: Option<&Client>, options: &Options, process: &mu
         }
         process.signal(signal);
     }
+    // Whoever comes after it finds its address free.
+    let _ = tokio::time::timeout(Duration::from_secs(10), process.ended()).await;
     let _ = std::fs::remove_file(options.run_file("host.json"));
 }
 

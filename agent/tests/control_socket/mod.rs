@@ -5,8 +5,11 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
+/// In place of a status.
+pub const BREAK: u16 = 0;
+
 /// Answers one request a connection, with what `answer` makes of its path and body. Where that is nothing,
-/// the asker is kept waiting.
+/// the asker is kept waiting; where it is [`BREAK`], the exchange is broken off.
 pub async fn serve(listener: UnixListener, mut answer: impl FnMut(&str, &[u8]) -> Option<(u16, Value)>) {
     let mut unanswered = Vec::new();
     loop {
@@ -28,6 +31,9 @@ pub async fn serve(listener: UnixListener, mut answer: impl FnMut(&str, &[u8]) -
             unanswered.push(stream);
             continue;
         };
+        if code == BREAK {
+            continue;
+        }
         let body = body.to_string();
         let answer = format!("HTTP/1.1 {code} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let _ = stream.write_all(answer.as_bytes()).await;

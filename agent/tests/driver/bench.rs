@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 
-use crate::control_socket::serve;
+use crate::control_socket::{BREAK, serve};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(50);
@@ -48,6 +48,8 @@ pub struct Host {
     pub starts: u32,
     /// Whether loads are not answered at all.
     pub hangs: bool,
+    /// A release at whose load it breaks off the exchange.
+    pub breaks_at: Option<Digest>,
 }
 
 impl Host {
@@ -57,6 +59,9 @@ impl Host {
             path::LOAD => {
                 let load: Load = serde_json::from_slice(body).unwrap();
                 self.asked.push(format!("{word} {}", load.package.name));
+                if self.breaks_at == Some(load.package.digest) {
+                    return (BREAK, Value::Null);
+                }
                 if !self.refusals.is_empty() {
                     return (422, self.refusals.remove(0));
                 }
@@ -96,7 +101,9 @@ impl Host {
                     let staged = |p: &PackageStatus| p.package == package && p.state == PackageState::Staged;
                     if self.packages.iter().any(staged) {
                         self.packages.retain(|p| self.drains || p.package.name != package.name || staged(p));
-                        for p in self.packages.iter_mut().filter(|p| p.package != package) {
+                        let of_it =
+                            |p: &&mut PackageStatus| p.package.name == package.name && p.package != package;
+                        for p in self.packages.iter_mut().filter(of_it) {
                             p.state = PackageState::Draining;
                         }
                         self.served.clone_from(&self.loaded);
@@ -255,6 +262,7 @@ pub fn driver_with(
         },
         memory: Memory::at(place.join("proc"), place.join("cgroup")),
         load: PATIENCE,
+        refused_for: Duration::ZERO,
         traffic,
         floor: Default::default(),
         outcomes: sender,

@@ -1,6 +1,9 @@
 //! A host that ends: what is held to have ended it is taken back or, in the end, not served any more; what
 //! others did is not.
 
+use std::time::Duration;
+
+use selvedge_agent::clock;
 use selvedge_agent::supervise::Fate;
 use selvedge_control::PackageRef;
 use selvedge_deployment::{Health, MAX_ATTEMPTS, MAX_CRASHES, Stage};
@@ -120,4 +123,37 @@ async fn what_is_named_while_it_is_opened_is_taken_back_and_what_is_killed_is_tr
     bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
     let third = package(&bench.store, 3, json!({}));
     bench.commit(3, &third).await;
+}
+
+/// The exchange about a load breaks off a moment before the end of the host is told: what would be opened
+/// next is not asked for, and not blamed.
+#[tokio::test]
+async fn what_was_opened_when_the_host_broke_off_is_counted_and_nothing_else() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let culprit = package(&bench.store, 1, json!({}));
+    let others = ["q", "r"].map(|name| package_with(&bench.store, 2, json!({ "name": name })));
+    bench.desire(1, &[&culprit, &others[0], &others[1]]);
+    let committed = |b: &Bench| b.activation.state().slots.values().filter(|s| s.committed.is_some()).count();
+    bench.until("commits", |b| committed(b) == 3).await;
+    bench.host.lock().unwrap().breaks_at = Some(culprit.bundle.digest());
+    for crash in 0..MAX_CRASHES {
+        bench.restart_host();
+        bench.asked();
+        bench.until("the break", |b| b.host.lock().unwrap().asked.contains(&"load p".to_owned())).await;
+        let until = clock::since_boot() + Duration::from_millis(300);
+        bench.until("what follows from it", |_| clock::since_boot() > until).await;
+        assert_eq!(bench.asked().last().unwrap(), "load p", "crash {crash}");
+        bench.activation.host_down(&[], Fate::Faulted).unwrap();
+        for (name, slot) in &bench.activation.state().slots {
+            let crashes = match slot.committed.as_ref().unwrap().health {
+                Health::Sound { crashes, .. } => crashes,
+                _ => MAX_CRASHES,
+            };
+            assert_eq!(crashes, if name.as_str() == "p" { crash + 1 } else { 0 }, "{name}");
+        }
+    }
+    // Without it everything else is served.
+    bench.restart_host();
+    bench.until("the others", |b| b.host.lock().unwrap().packages.len() == 2).await;
 }

@@ -27,6 +27,7 @@ pub fn driver(store: &Store) -> (Activation, mpsc::UnboundedReceiver<Outcome>) {
         },
         memory: Memory::default(),
         load: Duration::from_secs(30),
+        refused_for: Duration::from_secs(480),
         traffic: Default::default(),
         floor: Default::default(),
         outcomes: sender,

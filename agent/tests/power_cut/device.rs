@@ -108,6 +108,7 @@ impl<'a> Life<'a> {
             },
             memory: Memory::at(place.join("proc"), place.join("cgroup")),
             load: HUNG,
+            refused_for: HUNG,
             traffic: Default::default(),
             floor: Default::default(),
             outcomes: sender,

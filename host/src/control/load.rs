@@ -76,7 +76,11 @@ fn hung(control: &Control, package: PackageRef, patience: Duration) -> Refused {
 
 async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
     if control.serving.table.len() >= MOST_PACKAGES {
-        return Err(Refused::new(Reason::Limit, format!("{MOST_PACKAGES} packages are loaded: unload one")));
+        // No fault of the one more.
+        return Err(Refused::new(
+            Reason::Internal,
+            format!("{MOST_PACKAGES} packages are loaded: unload one"),
+        ));
     }
     if !load.directory.is_absolute() {
         return Err(Refused::new(Reason::BadRequest, "`directory` has to be an absolute path"));
