@@ -6,6 +6,7 @@ use std::time::Duration;
 use selvedge_package::Digest;
 
 use super::address::Address;
+use super::pace::Pace;
 use super::tests::{Bench, bytes};
 use super::trouble::Rests;
 use super::web::Manner;
@@ -152,10 +153,11 @@ async fn a_redirection_does_not_lead_to_what_is_for_this_machine_only() {
     let (bench, web) = Bench::with_web();
     let shared = bench.sources.shared.clone().unwrap();
     let here = Address::parse(&format!("http://{}/x", web.address)).unwrap();
-    let connection = shared.open(&here).await.unwrap();
+    let mut waiting = Pace::default().waiting();
+    let connection = shared.open(&here, &mut waiting).await.unwrap();
     assert!(connection.near && connection.serves(&here));
     let from_afar = here.redirected(b"/x", false).unwrap();
     assert!(!connection.serves(&from_afar));
-    let refused = shared.open(&from_afar).await.unwrap_err();
+    let refused = shared.open(&from_afar, &mut waiting).await.unwrap_err();
     assert!(refused.to_string().contains("no address that may be asked"), "{refused}");
 }

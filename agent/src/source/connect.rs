@@ -21,11 +21,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::address::{Address, Server, is_near};
 use super::authorities::{Authorities, Stamp};
+use super::waits::Waiting;
 use super::{Patience, Trouble};
 
 /// Bytes of an answer's head, and of what is read ahead of a body.
@@ -144,12 +145,14 @@ impl Shared {
     }
 
     /// A new connection. Where there is no room for it, one that is idle is closed, or waited for one
-    /// that is busy; it may be that one then.
-    pub async fn open(&self, address: &Address) -> Result<Connection, Trouble> {
+    /// that is busy; it may be that one then. That is not waiting for the server.
+    pub async fn open(&self, address: &Address, waiting: &mut Waiting) -> Result<Connection, Trouble> {
+        waiting.pause(Instant::now());
         let room = loop {
             let freed = self.freed.notified();
             if self.room.available_permits() == 0 {
                 if let Some(connection) = self.idle(address) {
+                    waiting.start(Instant::now());
                     return Ok(connection);
                 }
                 self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -159,6 +162,7 @@ impl Shared {
                 () = freed => {}
             }
         };
+        waiting.start(Instant::now());
         let room = room.map_err(|_| Trouble::Connect("there is no room for it".to_owned()))?;
         match timeout(self.patience.connect, self.open_unhurried(address, room)).await {
             Ok(result) => result,

@@ -16,6 +16,7 @@ use super::address::Address;
 use super::answer::Asked;
 use super::connect::{Connection, Shared};
 use super::stream::{Stream, open};
+use super::waits::Waiting;
 use super::{Event, Happened, Say, Trouble};
 
 /// Bytes that are asked for in one request. What the server has sent when a transfer is given up was
@@ -33,6 +34,7 @@ pub(super) struct Job {
     pub lacks: Arc<[Range<u64>]>,
     pub address: Address,
     pub shared: Arc<Shared>,
+    pub waiting: Waiting,
     pub needs: mpsc::UnboundedReceiver<Need>,
     pub say: Say,
 }
@@ -48,14 +50,12 @@ impl Job {
     async fn work(&mut self) -> Result<(), Trouble> {
         let (mut wanted, mut stream, mut cuts) = (Wanted::default(), None, 0);
         let signed = self.address.clone();
-        // Since when the source is waited for.
-        let mut since = None;
         loop {
             while let Ok(need) = self.needs.try_recv() {
                 wanted.take(&need, self.size);
             }
             let Some((transfer, span)) = wanted.next(stream.as_ref()) else {
-                since = None;
+                self.waiting.pause(Instant::now());
                 // As long as it may be needed again at once, the server is kept waiting.
                 match timeout(self.shared.patience.idle, self.needs.recv()).await {
                     Ok(Some(need)) => wanted.take(&need, self.size),
@@ -70,13 +70,12 @@ impl Job {
                 }
                 continue;
             };
-            let since = since.get_or_insert_with(Instant::now);
+            self.waiting.start(Instant::now());
             match self.block(&mut stream, transfer, span).await {
                 Ok(frame) => {
                     cuts = 0;
                     wanted.remove(&span);
-                    let waited = since.elapsed();
-                    *since = Instant::now();
+                    let waited = self.waiting.take(Instant::now());
                     self.tell(Happened::Frame { frame, waited });
                 }
                 Err(Trouble::Cut(why)) if cuts < CUTS => {
@@ -111,7 +110,8 @@ impl Job {
                 None => None,
             };
             let asked = Asked { first: span.offset, end: self.end_of_part(span), size: self.size };
-            *stream = Some(open(&self.shared, &mut self.address, kept, asked).await?);
+            let opened = open(&self.shared, &mut self.address, kept, asked, &mut self.waiting).await?;
+            *stream = Some(opened);
         }
         let Some(stream) = stream else { return Err(Trouble::Slow) };
         let mut frame = Vec::with_capacity(HEADER + span.length as usize);

@@ -4,9 +4,9 @@
 //! checked before they are kept, the same bitmap remembers them. Only who answers is another.
 //! [`sources`] runs them and chooses whom to ask; a [`job`] turns requests into HTTP ranges, [`stream`]
 //! reads the answers, [`connect`] holds the connections, [`answer`] judges what a server says, [`address`]
-//! where it lies, [`authorities`] whom to believe, [`pace`] how slow it may be, [`trouble`] what rests after
-//! a failure. A source that fails gives its blob back, and it goes on over MQTT at once; when the source has
-//! rested, it is asked again. No broker is needed.
+//! where it lies, [`authorities`] whom to believe, [`pace`] how slow it may be, [`waits`] how long it was
+//! waited for, [`trouble`] what rests after a failure. A source that fails gives its blob back, and it goes
+//! on over MQTT at once; when the source has rested, it is asked again. No broker is needed.
 
 mod address;
 mod answer;
@@ -17,9 +17,12 @@ mod pace;
 mod sources;
 mod stream;
 mod trouble;
+mod waits;
 
 #[cfg(test)]
 mod bad_servers;
+#[cfg(test)]
+mod paced_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -90,7 +93,8 @@ impl Event {
 
 #[derive(Debug)]
 enum Happened {
-    /// A frame as the registry would have sent it, and how long it was waited for.
+    /// A frame as the registry would have sent it, and how long the source was waited for since the last one
+    /// of any blob.
     Frame {
         frame: Vec<u8>,
         waited: Duration,

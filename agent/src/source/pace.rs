@@ -1,20 +1,28 @@
 //! Whether a source is worth waiting for, where there is another way: a server that gives a little now and
 //! then, for want of power or of good will, would hold a blob for days.
 //!
-//! Only the time in which the source is waited for counts, over all blobs that it gives.
+//! Only the time in which the source is waited for counts, over all blobs that it gives: [`Waits`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Patience;
+use super::waits::{Waiting, Waits};
 
 /// What a source has given of late.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     waited: Duration,
     bytes: u64,
+    waits: Arc<Waits>,
 }
 
 impl Pace {
+    /// For a job that is to ask it.
+    pub fn waiting(&self) -> Waiting {
+        Waiting::new(Arc::clone(&self.waits))
+    }
+
     /// So many bytes came, and were waited for so long. Bytes a second, where that is to be judged and is
     /// too little.
     pub fn note(&mut self, waited: Duration, bytes: u64, patience: &Patience) -> Option<u64> {
@@ -23,7 +31,7 @@ impl Pace {
         if self.waited < patience.pace {
             return None;
         }
-        let Self { waited, bytes } = std::mem::take(self);
+        let (waited, bytes) = (std::mem::take(&mut self.waited), std::mem::take(&mut self.bytes));
         let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = bytes.saturating_mul(1000) / millis;
         (rate < patience.lowest).then_some(rate)

@@ -273,12 +273,16 @@ impl<C: Chunks> Sources<C> {
         let (shared, way) = (self.shared.clone()?, self.under_way.get(&digest)?);
         let address = Address::parse(&origin.address_of(&digest));
         let (size, lacks, say) = (way.size, way.lacks.clone(), self.say.clone());
+        let waiting = self.paces.entry(origin.clone()).or_default().waiting();
         let (sender, needs) = mpsc::unbounded_channel();
         self.jobs += 1;
         let number = self.jobs;
         let task = tokio::spawn(async move {
             match address {
-                Ok(address) => Job { digest, number, size, lacks, address, shared, needs, say }.run().await,
+                Ok(address) => {
+                    let job = Job { digest, number, size, lacks, address, shared, waiting, needs, say };
+                    job.run().await;
+                }
                 Err(trouble) => say(Event { digest, job: number, what: Happened::Failed(trouble) }),
             }
         });

@@ -18,6 +18,7 @@ use super::Trouble;
 use super::address::Address;
 use super::answer::{Asked, Body, judge};
 use super::connect::{Connection, Shared};
+use super::waits::Waiting;
 
 /// Redirections that are followed.
 const REDIRECTIONS: usize = 3;
@@ -45,16 +46,17 @@ pub(super) async fn open(
     address: &mut Address,
     kept: Option<Connection>,
     asked: Asked,
+    waiting: &mut Waiting,
 ) -> Result<Stream, Trouble> {
     let mut kept = kept;
     for _ in 0..=REDIRECTIONS {
         let old = kept.take().filter(|old| old.serves(address)).or_else(|| shared.idle(address));
         let (connection, answer) = match old {
-            None => fresh(shared, address, asked).await?,
+            None => fresh(shared, address, asked, waiting).await?,
             // The server may have closed it meanwhile: that says nothing about the next one.
             Some(mut old) => match old.ask(request(address, asked)?, shared.patience.answer).await {
                 Ok(answer) => (old, answer),
-                Err(Trouble::Cut(_)) => fresh(shared, address, asked).await?,
+                Err(Trouble::Cut(_)) => fresh(shared, address, asked, waiting).await?,
                 Err(trouble) => return Err(trouble),
             },
         };
@@ -79,8 +81,9 @@ async fn fresh(
     shared: &Arc<Shared>,
     address: &Address,
     asked: Asked,
+    waiting: &mut Waiting,
 ) -> Result<(Connection, hyper::Response<Incoming>), Trouble> {
-    let mut connection = shared.open(address).await?;
+    let mut connection = shared.open(address, waiting).await?;
     let answer = connection.ask(request(address, asked)?, shared.patience.answer).await?;
     Ok((connection, answer))
 }

@@ -1,7 +1,7 @@
 //! Blobs from a real web server on loopback that behaves as it should, and as it should not, into the
 //! device's own store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -147,6 +147,17 @@ impl Bench {
                 assert_eq!(self.store.read_small(&digest, 1 << 30).unwrap(), bytes);
             }
             End::Fallen(digest, _) => panic!("{digest} fell: {:?}", self.told),
+        }
+    }
+
+    /// Runs until all of these have come, in whatever order.
+    pub(super) async fn all_come(&mut self, blobs: &[Vec<u8>]) {
+        let mut wanted: BTreeSet<Digest> = blobs.iter().map(|blob| Digest::of(blob)).collect();
+        while !wanted.is_empty() {
+            match self.end().await {
+                End::Done(digest) => assert!(wanted.remove(&digest)),
+                End::Fallen(digest, _) => panic!("{digest} fell: {:?}", self.told),
+            }
         }
     }
 
