@@ -82,6 +82,8 @@ enum End {
 enum Turn {
     Polled(Result<Result<Result<Event, ConnectionError>, String>, Elapsed>),
     Taken(Box<Taken>),
+    /// There is no more to be had of it.
+    Over(String),
 }
 
 impl End {
@@ -154,11 +156,12 @@ impl Connection {
         let mut goodbye: Option<Instant> = None;
         let mut said_goodbye = false;
         loop {
+            let taking = self.second.as_ref().is_some_and(Second::is_taking);
+            let mut over = None;
             if let Some(progress) = &mut progress {
-                if let Err(why) = self.before_poll(progress) {
-                    return End::failed(why);
-                }
-                if goodbye.is_some() && !said_goodbye {
+                over = self.before_poll(progress).err();
+                // Whoever may have taken this one's place says it instead.
+                if goodbye.is_some() && !said_goodbye && !taking {
                     let outbox = lock(&self.outbox);
                     said_goodbye = outbox.is_empty() && outbox.disconnect();
                 }
@@ -169,29 +172,39 @@ impl Connection {
                 Some(progress) => self.patience(progress),
                 None => CONNECT_TIMEOUT + Duration::from_secs(5),
             };
-            let mut turn = tokio::select! {
-                polled = timeout(patience, contained(self.poll.poll())) => Turn::Polled(polled),
-                taken = taken(&mut self.second), if goodbye.is_none() => Turn::Taken(Box::new(taken)),
-                () = is_closing(&mut self.closing), if goodbye.is_none() => {
-                    goodbye = Some(Instant::now() + GOODBYE);
-                    continue;
-                }
-                _ = sleep_until(goodbye.unwrap_or_else(Instant::now)), if goodbye.is_some() => {
-                    return End::Closed;
-                }
+            let mut turn = match over {
+                Some(why) => Turn::Over(why),
+                None => tokio::select! {
+                    polled = timeout(patience, contained(self.poll.poll())) => Turn::Polled(polled),
+                    taken = taken(&mut self.second), if goodbye.is_none() || taking => Turn::Taken(Box::new(taken)),
+                    () = is_closing(&mut self.closing), if goodbye.is_none() => {
+                        goodbye = Some(Instant::now() + GOODBYE);
+                        self.second.take_if(|second| !second.is_taking());
+                        continue;
+                    }
+                    _ = sleep_until(goodbye.unwrap_or_else(Instant::now)), if goodbye.is_some() => {
+                        return End::Closed;
+                    }
+                },
             };
             // The broker closes the connection whose place is taken.
             if !matches!(turn, Turn::Polled(Ok(Ok(Ok(_)))))
-                && goodbye.is_none()
+                && (goodbye.is_none() || taking)
                 && let Some(second) = self.second.as_mut().filter(|second| second.is_making())
-                && let Some(taken) = second.made().await
             {
-                turn = Turn::Taken(Box::new(taken));
+                tokio::select! {
+                    taken = second.made() => if let Some(taken) = taken {
+                        turn = Turn::Taken(Box::new(taken));
+                    },
+                    () = is_over(&mut self.closing, &mut goodbye) => return End::Closed,
+                }
             }
             let polled = match turn {
                 Turn::Polled(polled) => polled,
-                Turn::Taken(taken) => match self.switch(*taken) {
+                Turn::Over(why) => return End::failed(why),
+                Turn::Taken(taken) => match self.switch(*taken, progress.as_ref()) {
                     Ok(new) => {
+                        said_goodbye = false;
                         progress = Some(new);
                         continue;
                     }
@@ -252,15 +265,18 @@ impl Connection {
     }
 
     /// A new connection has taken the place of the old one, which ends as any does. Nobody is told of that:
-    /// only that there is one, at once, since its subscriptions go before whatever is said on it.
-    fn switch(&mut self, taken: Taken) -> Result<Progress, String> {
+    /// only that there is one, at once, since its subscriptions go before whatever is said on it, or are there.
+    /// Where those of the old one had not been confirmed it is told when they are, as of any connection.
+    fn switch(&mut self, taken: Taken, old: Option<&Progress>) -> Result<Progress, String> {
         self.clear_up();
         self.order.clear();
         self.poll = taken.poll;
         lock(&self.outbox).replace(taken.client);
         tracing::info!(session = taken.ack.session_present, "a new connection in the old one's place");
         let mut progress = self.connected(&taken.ack)?;
-        self.announce(&mut progress);
+        if old.is_some_and(|old| old.subscribe == Subscribing::Done) {
+            self.announce(&mut progress);
+        }
         self.watch(taken.round_trip);
         Ok(progress)
     }
@@ -497,6 +513,12 @@ async fn taken(second: &mut Option<Second>) -> Taken {
         Some(second) => second.taken().await,
         None => std::future::pending().await,
     }
+}
+
+/// Waits until the client is to close and has had the time for its goodbye.
+async fn is_over(closing: &mut watch::Receiver<bool>, goodbye: &mut Option<Instant>) {
+    is_closing(closing).await;
+    sleep_until(*goodbye.get_or_insert_with(|| Instant::now() + GOODBYE)).await;
 }
 
 async fn is_closing(closing: &mut watch::Receiver<bool>) {

@@ -3,13 +3,13 @@
 //!
 //! First come bare TCP dials, which cost a packet each and the broker nothing. When they were in vain and
 //! then one is answered, the link is back, and a new connection is made: TCP, TLS, MQTT. The old one is
-//! read all the while, and where it speaks before the broker has shown its certificate on the new one,
+//! read meanwhile (unless rumqttc waits there for room to write, when it reads nothing), and where it speaks before the broker has shown its certificate on the new one,
 //! that is dropped, unused. Only then is CONNECT sent, which takes the old one's place at the broker.
 //! Something in between that takes every connection and says nothing, or cannot prove to be the broker,
 //! thus never costs the old one.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +35,8 @@ const DIALS: usize = 10;
 /// How long the broker may take to show its certificate, and then to accept the connection.
 const HANDSHAKE: Duration = Duration::from_secs(6);
 const ACCEPTANCE: Duration = Duration::from_secs(15);
+/// How long a name that could not be looked up is left alone.
+const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
 /// Addresses of one name that are dialled.
 const ADDRESSES: usize = 8;
 
@@ -57,6 +59,9 @@ pub(crate) struct Second {
     /// Where the broker is: looked up while there is a connection, since without one nothing is.
     addresses: Vec<SocketAddr>,
     lookup: Option<Lookup>,
+    look_up_at: Instant,
+    /// Its turn in its fleet, 0..1.
+    place: f64,
     turn: usize,
     dials: JoinSet<(SocketAddr, io::Result<()>)>,
     /// The link is back: when the new connection is to be made.
@@ -91,24 +96,36 @@ impl Second {
         round_trip: Duration,
     ) -> Option<Self> {
         let tls = tls.filter(|_| options.second)?;
-        let (host, port) = (options.broker.host().to_owned(), options.broker.port());
-        let lookup = tokio::spawn(async move {
-            let found = lookup_host((host, port)).await;
-            found.map(|found| found.take(ADDRESSES).collect()).unwrap_or_default()
-        });
-        Some(Self {
+        let mut second = Self {
             options: options.clone(),
             tls: tls.clone(),
             hints: hints.clone(),
             silence: Silence::new(Instant::now(), round_trip),
             answer: false,
             addresses: Vec::new(),
-            lookup: Some(Lookup(lookup)),
+            lookup: None,
+            look_up_at: Instant::now(),
+            place: rand::rng().random(),
             turn: 0,
             dials: JoinSet::new(),
             make_at: None,
             making: None,
-        })
+        };
+        second.look_up();
+        Some(second)
+    }
+
+    /// An address needs no looking up; a name has a thread of the program's looking for it.
+    fn look_up(&mut self) {
+        let (host, port) = (self.options.broker.host().to_owned(), self.options.broker.port());
+        if let Ok(address) = host.parse::<IpAddr>() {
+            self.addresses = vec![(address, port).into()];
+            return;
+        }
+        self.lookup = Some(Lookup(tokio::spawn(async move {
+            let found = lookup_host((host, port)).await;
+            found.map(|found| found.take(ADDRESSES).collect()).unwrap_or_default()
+        })));
     }
 
     /// What was learned beside the connection whose place this one has taken.
@@ -131,6 +148,7 @@ impl Second {
             (false, true) => Some(Awaited::Answer),
             (false, false) => None,
         };
+        self.silence.among(self.hints.fleet(), self.place);
         self.silence.awaits(awaited, Instant::now());
     }
 
@@ -153,7 +171,7 @@ impl Second {
     }
 
     /// Whether the old connection's place is being taken: it is about to be closed by the broker.
-    fn is_taking(&self) -> bool {
+    pub fn is_taking(&self) -> bool {
         self.making.as_ref().is_some_and(|making| making.believed.load(Ordering::Relaxed))
     }
 
@@ -163,7 +181,7 @@ impl Second {
             if self.making.is_some() {
                 match self.made().await {
                     Some(taken) => return taken,
-                    None => self.silence.in_vain(Instant::now()),
+                    None => self.silence.in_vain(rand::rng().random(), Instant::now()),
                 }
             } else if let Some(at) = self.make_at {
                 sleep_until(at).await;
@@ -199,7 +217,8 @@ impl Second {
 
     /// Dials when it is time, and judges what comes of it.
     async fn dial(&mut self) {
-        let at = self.silence.dial_at();
+        let at = self.silence.dial_at().filter(|_| !self.addresses.is_empty() || self.lookup.is_none());
+        let at = at.map(|at| if self.addresses.is_empty() { at.max(self.look_up_at) } else { at });
         tokio::select! {
             Some(dialled) = self.dials.join_next(), if !self.dials.is_empty() => {
                 // A refusal is no answer: whoever refuses may be anybody, and the broker it is not.
@@ -210,12 +229,16 @@ impl Second {
             addresses = found(&mut self.lookup), if self.lookup.is_some() => {
                 self.lookup = None;
                 self.addresses = addresses;
+                self.look_up_at = Instant::now() + LOOK_UP_AGAIN;
             }
-            () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() && !self.addresses.is_empty() => {
+            () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {
                 // What was awaited may have been given up meanwhile.
                 self.look();
                 if self.silence.dial_at().is_some_and(|at| at <= Instant::now()) {
-                    self.dial_one();
+                    match self.addresses.is_empty() {
+                        true => self.look_up(),
+                        false => self.dial_one(),
+                    }
                 }
             }
             else => std::future::pending().await,
@@ -236,7 +259,7 @@ impl Second {
 
     fn answered(&mut self, address: SocketAddr) {
         let now = Instant::now();
-        let verdict = self.silence.answered(address, now);
+        let verdict = self.silence.answered(address, rand::rng().random(), now);
         tracing::debug!(%address, ?verdict, "the broker was dialled since its connection is silent");
         self.dials = JoinSet::new();
         if verdict == Verdict::Back {

@@ -23,6 +23,8 @@ const FLEET_DIALS: u32 = 10_000;
 const FLEET_PER_SECOND: u32 = 200;
 /// A dial that is answered later than this was sent into nothing first: TCP sends it again after a second.
 const AT_ONCE: Duration = Duration::from_millis(900);
+/// A connection that took longer to make looked up a name or lost packets: that is no round trip of the link's.
+const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(1_500);
 /// A connection that took another's place and brought fewer messages was not worth it: then patience doubles.
 const WORTH: u32 = 8;
 /// How long dialling rests when it was for nothing; it doubles.
@@ -56,6 +58,8 @@ pub(crate) struct Silence {
     /// The first dial of this silence to each address.
     dials: Vec<(SocketAddr, Instant)>,
     next: Option<Instant>,
+    /// Its turn in its fleet: so much later than others it dials first.
+    turn: Duration,
     /// How often in this silence dialling was for nothing.
     vain: u32,
     /// Dials that are answered within this are answered at once.
@@ -74,8 +78,9 @@ impl Silence {
             usual: Default::default(),
             dials: Vec::new(),
             next: None,
+            turn: Duration::ZERO,
             vain: 0,
-            at_once: AT_ONCE.max(round_trip * 2),
+            at_once: AT_ONCE.max(round_trip.min(LONGEST_ROUND_TRIP) * 2),
             messages: 0,
             worthless: 0,
         }
@@ -86,6 +91,11 @@ impl Silence {
         self.usual = before.usual;
         self.worthless = if before.messages < WORTH { before.worthless + 1 } else { 0 };
         self
+    }
+
+    /// It is one of a fleet of so many, and has its turn there at `jitter` in 0..1.
+    pub fn among(&mut self, fleet: u32, jitter: f64) {
+        self.turn = share(fleet).mul_f64(jitter);
     }
 
     /// What is awaited now.
@@ -130,7 +140,7 @@ impl Silence {
         let shortest = (shortest * (1 << self.worthless.min(6))).min(LONGEST_QUIET);
         let (mean, stray) = self.usual;
         let quiet = (mean + stray * 4).clamp(shortest, LONGEST_QUIET);
-        Some(self.next.unwrap_or(since.max(self.heard_at) + quiet))
+        Some(self.next.unwrap_or(since.max(self.heard_at) + quiet + self.turn))
     }
 
     /// The broker is dialled at `address`. `fleet`: how many may do so at once; `jitter` in 0..1.
@@ -139,28 +149,36 @@ impl Silence {
             self.dials.push((address, now));
         }
         let (shortest, longest) = PAUSES;
-        let share = Duration::from_secs(1) * fleet / FLEET_DIALS;
         let silent = now.saturating_duration_since(self.heard_at);
-        let pause = (silent / 10).clamp(shortest, longest).max(share);
-        self.next = Some(now + pause.mul_f64(0.75 + 0.5 * jitter));
+        let pause = (silent / 10).clamp(shortest, longest).max(share(fleet));
+        self.next = Some(now + about(pause, jitter));
     }
 
     /// The dial was answered at `address`.
-    pub fn answered(&mut self, address: SocketAddr, now: Instant) -> Verdict {
+    pub fn answered(&mut self, address: SocketAddr, jitter: f64, now: Instant) -> Verdict {
         let first = self.dials.iter().find(|&&(other, _)| other == address);
         if first.is_some_and(|&(_, at)| now > at + self.at_once) {
             return Verdict::Back;
         }
-        self.in_vain(now);
+        self.in_vain(jitter, now);
         Verdict::There
     }
 
     /// Dialling was for nothing: it rests.
-    pub fn in_vain(&mut self, now: Instant) {
+    pub fn in_vain(&mut self, jitter: f64, now: Instant) {
         self.dials.clear();
-        self.next = Some(now + (REST * (1 << self.vain.min(10))).min(LONGEST_REST));
+        self.next = Some(now + about((REST * (1 << self.vain.min(10))).min(LONGEST_REST), jitter));
         self.vain += 1;
     }
+}
+
+/// One dial of each device of a fleet takes so long at the rate that a broker can bear.
+fn share(fleet: u32) -> Duration {
+    Duration::from_secs(1) * fleet / FLEET_DIALS
+}
+
+fn about(pause: Duration, jitter: f64) -> Duration {
+    pause.mul_f64(0.75 + 0.5 * jitter)
 }
 
 /// How long to wait with a new connection when the link is back, so that a fleet does not come at once:
@@ -216,14 +234,14 @@ mod tests {
         let (dials, last) = dial(&mut silence, 1, start + ms(5000));
         assert!((8..=10).contains(&dials), "{dials}");
         let last = last.unwrap();
-        assert_eq!(silence.answered(address(1), last + ms(300)), Verdict::Back);
+        assert_eq!(silence.answered(address(1), 0.5, last + ms(300)), Verdict::Back);
         assert!(silence.dial_at().unwrap() - last <= ms(500));
         // Of an address that was dialled only now nothing is known.
         let mut other = Silence::new(start, ms(100));
         other.awaits(Some(Awaited::Blocks), start);
         dial(&mut other, 1, start + ms(5000));
         other.dialled(address(2), 1, 0.5, start + ms(5100));
-        assert_eq!(other.answered(address(2), start + ms(5400)), Verdict::There);
+        assert_eq!(other.answered(address(2), 0.5, start + ms(5400)), Verdict::There);
         // Ten minutes of it.
         let (dials, _) = dial(&mut silence, 1, start + ms(600_000));
         assert!(dials < 80, "{dials}");
@@ -243,7 +261,7 @@ mod tests {
         while let Some(at) = silence.dial_at().filter(|&at| at < start + Duration::from_secs(3600)) {
             now = at;
             silence.dialled(address(1), 1, 0.5, now);
-            assert_eq!(silence.answered(address(1), now + ms(200)), Verdict::There);
+            assert_eq!(silence.answered(address(1), 0.5, now + ms(200)), Verdict::There);
             dials += 1;
         }
         assert!(dials < 20, "{dials} in an hour");
@@ -251,7 +269,7 @@ mod tests {
         let mut long = Silence::new(start, ms(1500));
         long.awaits(Some(Awaited::Blocks), start);
         long.dialled(address(1), 1, 0.5, start + ms(2000));
-        assert_eq!(long.answered(address(1), start + ms(4500)), Verdict::There);
+        assert_eq!(long.answered(address(1), 0.5, start + ms(4500)), Verdict::There);
         silence.heard(true, now + ms(300));
         assert!(silence.dial_at().unwrap() <= now + ms(300) + LONGEST_QUIET);
     }
@@ -299,6 +317,59 @@ mod tests {
         }
         let mut next = Silence::new(start, ms(100)).in_place_of(&silence);
         assert_eq!(quiet(&mut next), QUIET);
+    }
+
+    #[test]
+    fn a_connection_that_was_long_in_the_making_is_not_deaf_for_that() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start, ms(20_000));
+        silence.awaits(Some(Awaited::Blocks), start);
+        let mut now = start;
+        for _ in 0..10 {
+            dial(&mut silence, 1, now + ms(6000));
+            now += ms(6000);
+            silence.heard(true, now);
+            assert_eq!(silence.dial_at(), Some(now + QUIET), "a cut is no habit");
+        }
+        let (_, last) = dial(&mut silence, 1, now + ms(6000));
+        assert_eq!(silence.answered(address(1), 0.5, last.unwrap() + ms(300)), Verdict::Back);
+    }
+
+    /// The most dials of a fleet within any second when its broker falls silent, `answered` or not.
+    fn busiest_second(fleet: u32, answered: bool) -> usize {
+        let (start, mut dials) = (Instant::now(), Vec::new());
+        for _ in 0..fleet {
+            let mut silence = Silence::new(start, ms(100));
+            silence.among(fleet, rand::random());
+            silence.awaits(Some(Awaited::Blocks), start);
+            while let Some(at) = silence.dial_at().filter(|&at| at < start + ms(40_000)) {
+                dials.push(at);
+                silence.dialled(address(1), fleet, rand::random(), at);
+                if answered {
+                    silence.answered(address(1), rand::random(), at + ms(1));
+                }
+            }
+        }
+        dials.sort();
+        let within = |at: Instant| dials.partition_point(|&other| other < at + ms(1000));
+        dials.iter().enumerate().map(|(nth, &at)| within(at) - nth).max().unwrap()
+    }
+
+    #[test]
+    fn a_fleet_whose_broker_stalls_does_not_dial_in_one_instant() {
+        let most = FLEET_DIALS as usize * 5 / 4;
+        for answered in [true, false] {
+            let busiest = busiest_second(30_000, answered);
+            assert!((1000..most).contains(&busiest), "{busiest}");
+        }
+        let mut silence = Silence::new(Instant::now(), ms(100));
+        let now = Instant::now();
+        silence.awaits(Some(Awaited::Blocks), now);
+        silence.in_vain(0.0, now);
+        let early = silence.dial_at().unwrap();
+        silence.ends();
+        silence.in_vain(1.0, now);
+        assert!(silence.dial_at().unwrap() - early >= REST / 3, "rests differ too");
     }
 
     #[test]

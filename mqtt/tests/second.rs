@@ -59,7 +59,7 @@ async fn start(broker: &Scripted, ca: &[u8]) -> (Handle, Inbox, Peer) {
 /// Fills the broker's queue of connections, so that further ones are not answered, as over a link that is
 /// cut.
 async fn cut(broker: &Scripted) -> TcpStream {
-    TcpStream::connect(("127.0.0.1", broker.port())).await.unwrap()
+    soon("the filler", TcpStream::connect(("127.0.0.1", broker.port()))).await.unwrap()
 }
 
 /// The same after the silence of a cut: the way is open again, once the filler has been taken.
@@ -195,16 +195,80 @@ async fn a_way_that_was_open_all_the_time_is_dialled_once_and_not_again() {
     let (broker, ca) = broker();
     let (client, mut inbox, mut old) = start(&broker, &ca).await;
     let mut dial = broker.take().await;
-    assert!(dial.ends(CUT).await, "it says nothing");
+    assert!(dial.ends_in_silence(CUT).await, "it says nothing");
     assert!(timeout(CUT, broker.take()).await.is_err(), "nobody else comes");
     carries(&client, &mut inbox, &mut old).await;
 }
 
 #[tokio::test]
-async fn a_dial_that_is_refused_says_nothing() {
+async fn a_dial_that_is_refused_is_no_answer() {
     let (mut broker, ca) = broker();
     let (client, mut inbox, mut old) = start(&broker, &ca).await;
     broker.close();
     sleep(CUT).await;
+    // Had a refusal been one, whoever answers now would not be the first after dials in vain.
+    broker.open();
+    let mut second = broker.hello().await;
+    old.publish("dn/x", 0, 0, b"back").await;
+    assert_eq!(message(&mut inbox).await.1, b"back");
+    assert!(second.ends(CUT).await);
     carries(&client, &mut inbox, &mut old).await;
+}
+
+/// The connection in the old one's place, of which the CONNECT has been read.
+async fn replaced(broker: &Scripted) -> Peer {
+    let filler = cut(broker).await;
+    sleep(CUT).await;
+    mend(broker, filler).await;
+    broker.accept().await
+}
+
+async fn ended(inbox: &mut Inbox) {
+    while inbox.recv().await.is_some() {}
+}
+
+#[tokio::test]
+async fn without_a_confirmed_subscription_nobody_is_told_of_the_new_one_before_it_is_made() {
+    let (broker, ca) = broker();
+    let (client, mut inbox) = Client::start(options(&broker, &ca)).unwrap();
+    let mut old = broker.accept().await;
+    old.connack(false, Limits::default()).await;
+    assert!(matches!(old.read().await, Sent::Subscribe { .. }));
+    client.awaits(true);
+    client.publish("up/need", Qos::AtMostOnce, "much").unwrap();
+    assert_eq!(old.published().await.0, b"much");
+    let mut new = replaced(&broker).await;
+    new.connack(true, Limits::default()).await;
+    let Sent::Subscribe { pkid, .. } = new.read().await else { panic!("a SUBSCRIBE") };
+    assert!(timeout(Duration::from_secs(1), inbox.recv()).await.is_err(), "answers would go nowhere");
+    new.suback(pkid, &[1]).await;
+    connected(&mut inbox).await;
+    carries(&client, &mut inbox, &mut new).await;
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_a_broker_that_does_not_accept_the_new_one() {
+    let (broker, ca) = broker();
+    let (client, mut inbox, old) = start(&broker, &ca).await;
+    let _new = replaced(&broker).await;
+    drop(old);
+    sleep(Duration::from_millis(200)).await;
+    client.close();
+    timeout(Duration::from_secs(8), ended(&mut inbox)).await.expect("it ends");
+}
+
+#[tokio::test]
+async fn goodbye_is_said_on_the_connection_that_takes_the_place() {
+    let (broker, ca) = broker();
+    let (client, mut inbox, _old) = start(&broker, &ca).await;
+    let mut new = replaced(&broker).await;
+    let goodbye = async {
+        sleep(Duration::from_millis(300)).await;
+        new.connack(true, Limits::default()).await;
+        while new.read().await != Sent::Disconnect {}
+    };
+    client.close();
+    timeout(Duration::from_secs(8), async { tokio::join!(ended(&mut inbox), goodbye) })
+        .await
+        .expect("it ends");
 }

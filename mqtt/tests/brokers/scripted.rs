@@ -80,6 +80,7 @@ impl Scripted {
     }
 
     fn listen(socket: TcpSocket, queue: u32, tls: Option<TlsAcceptor>) -> Self {
+        socket.set_reuseaddr(true).unwrap();
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let listener = socket.listen(queue).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -93,6 +94,14 @@ impl Scripted {
     /// Refuses connections from now on; those that are there go on.
     pub fn close(&mut self) {
         self.listener = None;
+    }
+
+    /// Takes connections again at the same port.
+    pub fn open(&mut self) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, self.port).into()).unwrap();
+        self.listener = Some(socket.listen(16).unwrap());
     }
 
     /// The next connection, whatever it is for.
@@ -145,6 +154,11 @@ impl Scripted {
 }
 
 impl Raw {
+    /// Whether it ends in time and nothing was said on it.
+    pub async fn ends_in_silence(&mut self, within: Duration) -> bool {
+        matches!(tokio::time::timeout(within, self.0.read(&mut [0])).await, Ok(Ok(0)))
+    }
+
     /// Reads to its end; `false` if it does not come in time.
     pub async fn ends(&mut self, within: Duration) -> bool {
         let read = async { while self.0.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {} };
