@@ -31,7 +31,7 @@ enum End {
     Counts,
 }
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 5] = [
     Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
     Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
     Part { name: "links", filter: "package(selvedge-tests) & binary(links)", end: End::Counts },
@@ -45,19 +45,23 @@ const PARTS: [Part; 6] = [
         filter: "package(selvedge-tests) & binary(swap) | package(selvedge-deployment)",
         end: End::Counts,
     },
-    Part { name: MEMORY_KILL, filter: "package(selvedge-tests) & binary(memory_kill)", end: End::Nothing },
 ];
 
-/// The part whose tests need what not every machine gives: they are marked `#[ignore]` and run by name only.
+/// A program besides (`tests/src/bin/memory_kill.rs`): it needs what not every machine gives.
 const MEMORY_KILL: &str = "memory-kill";
 
 /// The names of the parts, for a person.
 pub fn parts() -> String {
-    PARTS.each_ref().map(|part| part.name).join(", ")
+    let mut names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+    names.push(MEMORY_KILL);
+    names.join(", ")
 }
 
 /// Runs all tests, or a part, or those that the arguments for nextest name.
 pub fn run(arguments: &[String]) -> Result<()> {
+    if arguments.first().is_some_and(|first| first == MEMORY_KILL) {
+        return memory_kill();
+    }
     let (part, arguments) = split(arguments)?;
     let end = part.map_or(End::Nothing, |part| part.end);
     let (rows, lines) = match end {
@@ -89,9 +93,6 @@ pub fn run(arguments: &[String]) -> Result<()> {
     command.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime());
     command.env("SELVEDGE_MODULES", paths::modules());
     command.args(part.map(|part| ["--filterset", part.filter]).into_iter().flatten());
-    if part.is_some_and(|part| part.name == MEMORY_KILL) {
-        command.args(["--run-ignored", "only", "--success-output", "immediate"]);
-    }
     if let Some(lines) = &lines {
         command.env(counts::VARIABLE, lines);
     }
@@ -106,6 +107,18 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let table = rows.as_ref().map_or(Ok(()), attacks::show);
     let counted = lines.as_ref().map_or(Ok(()), counts::show);
     result.and(table).and(counted)
+}
+
+/// Has the kernel kill a host for want of memory, and looks at what becomes of its device.
+fn memory_kill() -> Result<()> {
+    setup::for_tests()?;
+    run::step("building the programs", || {
+        run::loudly(run::cargo().args(["build", "--workspace", "--bins", "--locked"]))
+    })?;
+    beside::link("debug")?;
+    let mut program = run::program(&paths::cargo_target().join("debug/memory_kill"));
+    program.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime()).env("SELVEDGE_MODULES", paths::modules());
+    run::loudly(&mut program)
 }
 
 /// The part that the first argument names, if it does, and the rest.

@@ -332,10 +332,11 @@ impl Daemon {
 
     /// Ends in order: what has come is durable, the broker is told, the host is left or ended.
     async fn stop(mut self, config: &Config, mut sources: Sources) {
-        tracing::info!(chunks = self.activation.chunks(), "the agent ends");
         for error in [self.activation.stopping().err(), self.activation.end().err()].into_iter().flatten() {
             tracing::warn!("{}", chain(&error));
         }
+        // What was still being kept is counted by now.
+        tracing::info!(chunks = self.activation.chunks(), "the agent ends");
         self.link.close();
         // The supervisor must not wait for somebody to take its events.
         drop(sources.host);

@@ -23,7 +23,7 @@ const HUNG: Duration = Duration::from_secs(5);
 /// Unanswered questions after which a host counts as hung.
 const MISSES: u32 = 3;
 /// Exit code of a host that ends because a model cannot be stopped.
-const CANNOT_STOP: i32 = 86;
+pub(super) const CANNOT_STOP: i32 = 86;
 /// How often the log's size is looked at.
 const LOG_CHECK: Duration = Duration::from_secs(60);
 

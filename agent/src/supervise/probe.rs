@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use selvedge_control::{ProbeResult, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::attend::CANNOT_STOP;
 use super::launch::{CANNOT, Launch};
 use super::process::describe;
 use super::{HostProgram, log};
@@ -149,7 +150,11 @@ fn read(output: &[u8], status: std::process::ExitStatus) -> Probed {
         _ if status.code() == Some(CANNOT) => {
             Probed::NotRun("the host's program cannot be run; see host.log".to_owned())
         }
-        // What a package can bring about is told, or ends it by a signal.
+        _ if status.code() == Some(CANNOT_STOP) => Probed::Failed {
+            reason: "probe-timeout",
+            what: "a model of it ran on after its deadline and could not be stopped".to_owned(),
+        },
+        // What else a package can bring about is told, or ends it by a signal.
         _ if status.code().is_some() => {
             Probed::NotRun(format!("the probe gave no result: {}; see host.log", describe(status).what))
         }
@@ -181,6 +186,7 @@ mod tests {
         check("", 9, "Killed");
         check("", 11, "probe-crashed");
         check("", CANNOT << 8, "NotRun");
+        check("", CANNOT_STOP << 8, "could not be stopped");
         check("half a li", 1 << 8, "no result");
         check(&"[".repeat(200_000), 0, "no result");
     }

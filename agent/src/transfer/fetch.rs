@@ -95,7 +95,9 @@ impl<C: Chunks> Fetch<C> {
     /// Saves what came, since a device that loses its link may lose its power next.
     pub fn disconnected(&mut self, now: Duration, pace: &mut Pace) -> Result<(), Failure<C::Error>> {
         self.plan.step(now, Event::Disconnected, pace);
-        self.save()
+        self.save()?;
+        // It has waited for what was still being kept.
+        self.settle(now, pace)
     }
 
     /// Waits before anything is asked.

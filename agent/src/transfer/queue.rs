@@ -94,6 +94,8 @@ impl<C: Chunks> Transfers<C> {
             let mut fetch = self.running.swap_remove(index);
             if fetch.save().is_err() {
                 tracing::warn!(%digest, "what came of a cancelled transfer could not be saved");
+            } else if fetch.settle(now, &mut self.pace).is_ok() && fetch.is_cargo() {
+                self.chunks += fetch.chunks;
             }
             Some(fetch.target)
         } else if let Some(index) = self.waiting.iter().position(|(other, _)| other == digest) {

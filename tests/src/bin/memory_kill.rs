@@ -1,8 +1,8 @@
 //! The kernel really kills the host for want of memory while a release is on probation: the release is taken
 //! back and reported, and the one before answers.
 //!
-//! It needs a memory control group of its own, which not every machine lets a test have, and runs by
-//! `cargo xtask test memory-kill`. What the agent makes of the kernel's count is tested everywhere, with
+//! It needs a memory control group of its own, which not every machine lets anybody have, and so is no test
+//! but a program: `cargo xtask test memory-kill`. What the agent makes of the kernel's count is tested everywhere, with
 //! the count played (`agent/tests/driver`).
 
 #![allow(clippy::unwrap_used)]
@@ -19,9 +19,7 @@ const GREEDY: &str = r#"{"inputs":[{"name":"n","datatype":"INT64","shape":[1],"d
 /// Enough for agent, host and two models, and for neither matrix.
 const LIMIT: u64 = 300 << 20;
 
-#[test]
-#[ignore = "needs a memory control group of its own: cargo xtask test memory-kill"]
-fn a_host_that_is_killed_for_memory_on_probation_costs_the_release_on_trial() {
+fn main() {
     let group = Cgroup::limited(LIMIT).unwrap();
     let mut stack = Stack::without_agent();
     stack.agent_within = group.within();
