@@ -79,6 +79,7 @@ enum End {
 }
 
 /// What happens next on a connection.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time; a box for every packet costs more")]
 enum Turn {
     Polled(Result<Result<Result<Event, ConnectionError>, String>, Elapsed>),
     Taken(Box<Taken>),

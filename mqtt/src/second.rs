@@ -77,10 +77,13 @@ impl Drop for Lookup {
     }
 }
 
+/// What makes it, and says how that ended.
+type Attempt = Pin<Box<dyn Future<Output = (EventLoop, Result<ConnAck, String>)> + Send>>;
+
 /// A connection that is being made.
 struct Making {
     client: AsyncClient,
-    attempt: Pin<Box<dyn Future<Output = (EventLoop, Result<ConnAck, String>)> + Send>>,
+    attempt: Attempt,
     since: Instant,
     /// Whether the broker has shown a certificate that is believed: what comes next is CONNECT.
     believed: Arc<AtomicBool>,

@@ -36,6 +36,7 @@ fn broker() -> (Scripted, Vec<u8>) {
 
 fn options(broker: &Scripted, ca: &[u8]) -> Options {
     let mut options = Options::new(format!("mqtts://127.0.0.1:{}", broker.port()).parse().unwrap(), "edge-1");
+    #[expect(clippy::disallowed_methods, reason = "the certificate was made now")]
     let now = || TlsTime { at: SystemTime::now(), synchronised: true };
     options.tls = Some(Tls { ca: ca.to_vec(), name: None, client: None, now: Arc::new(now) });
     options.second = true;

@@ -15,6 +15,7 @@ use crate::{clock, source};
 
 /// What came of something that was started.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few are on their way at a time")]
 pub enum Outcome {
     /// Of an operation with the host.
     Host {

@@ -48,6 +48,7 @@ pub(super) struct Bench {
 }
 
 /// How a transfer ended.
+#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum End {
     Done(Digest),
     Fallen(Digest, Partial),

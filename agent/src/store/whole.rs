@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn two_at_once_are_what_each_is_alone() {
-        let bytes: Vec<u8> = (0..100_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         for (first, second) in
             [(0, 0), (1, 0), (0, 1), (65_536, 65_536), (65_536, 1000), (1000, 65_536), (129, 127)]
         {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn chunks_in_order_make_the_digest_of_the_whole() {
-        let bytes: Vec<u8> = (0..150_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..150_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let mut whole = InOrder::default();
         for (n, chunk) in (0u32..).zip(bytes.chunks(CHUNK as usize)) {
             assert!(whole.is_next(n) && !whole.is_next(n + 1));

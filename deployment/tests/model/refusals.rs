@@ -69,7 +69,7 @@ fn what_is_refused_gives_way_to_the_release_before_it() {
         what: "w".into(),
     };
     let left = feed(stepped.state, [begin, failed]);
-    assert_eq!(plan(&left), [serve.clone()]);
+    assert_eq!(plan(&left), std::slice::from_ref(&serve));
     assert_eq!(feed(left.clone(), [refused(2)]), left);
 
     // Without one before it likewise; and what is on its way is not disturbed.

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_once_nothing_of_it_is_on_its_way() {
-        let blob: Vec<u8> = (0..300_000u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let blob: Vec<u8> = (0..300_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let layout = Layout::new(300_000, BlockSize::PREFERRED).unwrap();
         let source = Source::Memory(Arc::new(blob.clone()));
         let frames = Frames::default();
