@@ -7,14 +7,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alone;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::ops::Deref;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Event, HEADER, Layout, Pace, Plan, answer};
-use selvedge_protocol::message::Need;
+use selvedge_protocol::block::{BlockSize, Event, HEADER, Layout, Plan, answer};
+
+use alone::Alone;
 
 const SEGMENT: u64 = 1448;
 const HEADERS: u64 = 52;
@@ -214,41 +216,6 @@ impl Tcp {
             self.threshold = self.window;
             self.recovery = self.next;
         }
-    }
-}
-
-/// A plan with a pace of its own.
-struct Alone {
-    plan: Plan,
-    pace: Pace,
-}
-
-impl Alone {
-    fn new(plan: Plan) -> Self {
-        Self { plan, pace: Pace::new() }
-    }
-
-    fn step(&mut self, at: Duration, event: Event) {
-        if event == Event::Connected {
-            self.pace.reconnected();
-        }
-        self.plan.step(at, event, &mut self.pace);
-    }
-
-    fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
-        self.plan.ask(at, blocks, &mut self.pace)
-    }
-
-    fn wake_at(&self) -> Option<Duration> {
-        self.plan.wake_at(&self.pace, false)
-    }
-}
-
-impl Deref for Alone {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        &self.plan
     }
 }
 

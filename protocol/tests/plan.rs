@@ -1,52 +1,20 @@
 //! The plan of a transfer, event by event.
 
+mod alone;
+
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Deref;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{BlockSize, Event, LARGEST_WINDOW, Layout, OPEN_CHUNKS, Pace, Plan, answer};
+use selvedge_protocol::block::{BlockSize, Event, LARGEST_WINDOW, Layout, OPEN_CHUNKS, Plan, answer};
 use selvedge_protocol::message::Need;
+
+use alone::Alone;
 
 const BLOCK: u32 = 16_384;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-/// A plan with a pace of its own.
-struct Alone {
-    plan: Plan,
-    pace: Pace,
-}
-
-impl Alone {
-    fn new(plan: Plan) -> Self {
-        Self { plan, pace: Pace::new() }
-    }
-
-    fn step(&mut self, at: Duration, event: Event) {
-        if event == Event::Connected {
-            self.pace.reconnected();
-        }
-        self.plan.step(at, event, &mut self.pace);
-    }
-
-    fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
-        self.plan.ask(at, blocks, &mut self.pace)
-    }
-
-    fn wake_at(&self) -> Option<Duration> {
-        self.plan.wake_at(&self.pace, false)
-    }
-}
-
-impl Deref for Alone {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        &self.plan
-    }
 }
 
 fn plan(size: u64) -> Alone {

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alone;
+
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::time::Duration;
 
 use selvedge_package::Digest;
-use selvedge_protocol::block::{
-    BlockSize, Bucket, Event, HEADER, Layout, Pace, Plan, Rate, answer, take_of_both,
-};
+use selvedge_protocol::block::{BlockSize, Bucket, Event, HEADER, Layout, Plan, Rate, answer, take_of_both};
 use selvedge_protocol::message::Need;
+
+use alone::Alone;
 
 const SIZE: u64 = 2_000_000;
 const DELAY: Duration = Duration::from_millis(40);
@@ -20,41 +21,6 @@ enum Parcel {
     Need { device: usize, need: Vec<(u64, u32, u32)> },
     Block { device: usize, number: u32 },
     Busy { device: usize, wait: Duration },
-}
-
-/// A plan with a pace of its own.
-struct Alone {
-    plan: Plan,
-    pace: Pace,
-}
-
-impl Alone {
-    fn new(plan: Plan) -> Self {
-        Self { plan, pace: Pace::new() }
-    }
-
-    fn step(&mut self, at: Duration, event: Event) {
-        if event == Event::Connected {
-            self.pace.reconnected();
-        }
-        self.plan.step(at, event, &mut self.pace);
-    }
-
-    fn ask(&mut self, at: Duration, blocks: u32) -> Option<Need> {
-        self.plan.ask(at, blocks, &mut self.pace)
-    }
-
-    fn wake_at(&self) -> Option<Duration> {
-        self.plan.wake_at(&self.pace, false)
-    }
-}
-
-impl Deref for Alone {
-    type Target = Plan;
-
-    fn deref(&self) -> &Plan {
-        &self.plan
-    }
 }
 
 /// When each device has its blob, and how many refusals there were. `late`: a device that begins when the
