@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use selvedge_package::Digest;
 use selvedge_protocol::block::{BlockSize, Bucket, Event, HEADER, Layout, Plan, Rate, answer, take_of_both};
-use selvedge_protocol::message::Need;
 
 use alone::Alone;
 
