@@ -17,8 +17,10 @@ pub struct Limits {
     pub instances: usize,
     /// Memories and tables inside of one component.
     pub memories: usize,
-    /// Open handles, tensors and everything of WASI together: millions of handles.
+    /// Open handles of tensors and sessions: millions of handles.
     pub handles: usize,
+    /// Open handles of WASI: files are descriptors of the host, and without any nobody could connect.
+    pub wasi_handles: usize,
     /// Bytes of a request's inputs, and of its outputs: a huge tensor, a huge answer.
     pub tensors: usize,
     /// Bytes of all tensors that an instance holds at once, inputs and outputs included.
@@ -44,6 +46,7 @@ impl Limits {
             instances: 64,
             memories: 32,
             handles: 10_000,
+            wasi_handles: (WASI_HANDLES / module.concurrency.max(1) as usize).clamp(16, 64),
             tensors,
             held_tensors: tensors.saturating_mul(2),
             outputs: 1000,
@@ -54,6 +57,8 @@ impl Limits {
     }
 }
 
+/// Handles of WASI of all instances of a package together, where each has at least 16.
+const WASI_HANDLES: usize = 1024;
 /// Bytes of a component's file: a compilation without end.
 pub const COMPONENT_BYTES: u64 = 64 << 20;
 /// Bytes of a model's ONNX file, external data not counted: what protobuf allows.

@@ -1,4 +1,4 @@
-//! `cargo xtask test links|power-cut|swap`: the lines in which tests say what they counted, collected
+//! `cargo xtask test hostile|links|power-cut|swap`: the lines in which tests say what they counted, collected
 //! in a file and shown at the end. A part that counted nothing has not run, and fails.
 
 use std::fs;

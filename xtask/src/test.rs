@@ -31,9 +31,10 @@ enum End {
     Counts,
 }
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
     Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
+    Part { name: "hostile", filter: "package(selvedge-tests) & binary(host_sandbox)", end: End::Counts },
     Part { name: "links", filter: "package(selvedge-tests) & binary(links)", end: End::Counts },
     Part {
         name: "power-cut",

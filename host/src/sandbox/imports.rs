@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use selvedge_package::tensor::{Datatype, TensorSpec};
 use wasmtime::component::Resource;
 
+use super::held::{Expired, Held};
 use super::output::Level;
 use super::state::{DeadlineMet, State};
 use crate::session::{Model, RunError};
@@ -25,7 +26,7 @@ pub mod bindings {
         },
         exports: { default: async },
         with: {
-            "selvedge:model/tensors.tensor": crate::tensor::Tensor,
+            "selvedge:model/tensors.tensor": crate::sandbox::held::Held,
             "selvedge:model/sessions.session": super::OpenSession,
         },
     });
@@ -46,6 +47,12 @@ fn error(code: Code, message: impl std::fmt::Display) -> Error {
 
 impl From<TensorError> for Error {
     fn from(source: TensorError) -> Self {
+        error(Code::InvalidInput, source)
+    }
+}
+
+impl From<Expired> for Error {
+    fn from(source: Expired) -> Self {
         error(Code::InvalidInput, source)
     }
 }
@@ -77,30 +84,33 @@ impl tensors::HostTensor for State {
         datatype: tensors::Datatype,
         shape: Vec<u64>,
         data: Vec<u8>,
-    ) -> Fallible<Resource<Tensor>> {
+    ) -> Fallible<Resource<Held>> {
         Ok(Tensor::fixed(datatype.into(), shape, data).map_err(Error::from).and_then(|it| self.admit(it)))
     }
 
-    fn create_bytes(&mut self, shape: Vec<u64>, elements: Vec<Vec<u8>>) -> Fallible<Resource<Tensor>> {
+    fn create_bytes(&mut self, shape: Vec<u64>, elements: Vec<Vec<u8>>) -> Fallible<Resource<Held>> {
         Ok(Tensor::bytes(shape, Strings::from_iter(elements))
             .map_err(Error::from)
             .and_then(|it| self.admit(it)))
     }
 
-    fn datatype(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<tensors::Datatype> {
-        Ok(self.table.get(&tensor)?.datatype().into())
+    fn datatype(&mut self, tensor: Resource<Held>) -> wasmtime::Result<tensors::Datatype> {
+        Ok(self.table.get(&tensor)?.get()?.datatype().into())
     }
 
-    fn shape(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u64>> {
-        Ok(self.table.get(&tensor)?.shape().to_vec())
+    fn shape(&mut self, tensor: Resource<Held>) -> wasmtime::Result<Vec<u64>> {
+        Ok(self.table.get(&tensor)?.get()?.shape().to_vec())
     }
 
-    fn byte_length(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<u64> {
-        Ok(self.table.get(&tensor)?.byte_length() as u64)
+    fn byte_length(&mut self, tensor: Resource<Held>) -> wasmtime::Result<u64> {
+        Ok(self.table.get(&tensor)?.get()?.byte_length() as u64)
     }
 
-    fn read(&mut self, tensor: Resource<Tensor>, offset: u64, length: u64) -> Fallible<Vec<u8>> {
-        let tensor = self.table.get(&tensor)?;
+    fn read(&mut self, tensor: Resource<Held>, offset: u64, length: u64) -> Fallible<Vec<u8>> {
+        let tensor = match self.table.get(&tensor)?.get() {
+            Ok(tensor) => tensor,
+            Err(expired) => return Ok(Err(expired.into())),
+        };
         let Some(bytes) = tensor.as_fixed() else {
             return Ok(Err(TensorError::Kind {
                 datatype: tensor.datatype(),
@@ -111,33 +121,29 @@ impl tensors::HostTensor for State {
         Ok(range(offset, length, bytes.len()).map(|range| bytes[range].to_vec()).map_err(Error::from))
     }
 
-    fn write(&mut self, tensor: Resource<Tensor>, offset: u64, data: Vec<u8>) -> Fallible<()> {
-        Ok(self.table.get_mut(&tensor)?.write(offset, &data).map_err(Error::from))
+    fn write(&mut self, tensor: Resource<Held>, offset: u64, data: Vec<u8>) -> Fallible<()> {
+        let tensor = self.table.get_mut(&tensor)?;
+        Ok(tensor.get_mut().map_err(Error::from).and_then(|it| Ok(it.write(offset, &data)?)))
     }
 
-    fn element_length(&mut self, tensor: Resource<Tensor>, index: u64) -> Fallible<u64> {
+    fn element_length(&mut self, tensor: Resource<Held>, index: u64) -> Fallible<u64> {
         Ok(element(self.table.get(&tensor)?, index).map(|element| element.len() as u64))
     }
 
-    fn element(
-        &mut self,
-        tensor: Resource<Tensor>,
-        index: u64,
-        offset: u64,
-        length: u64,
-    ) -> Fallible<Vec<u8>> {
+    fn element(&mut self, tensor: Resource<Held>, index: u64, offset: u64, length: u64) -> Fallible<Vec<u8>> {
         Ok(element(self.table.get(&tensor)?, index).and_then(|element| {
             let length = length.min((element.len() as u64).saturating_sub(offset));
             Ok(element[range(offset, length, element.len())?].to_vec())
         }))
     }
 
-    fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {
+    fn drop(&mut self, tensor: Resource<Held>) -> wasmtime::Result<()> {
         self.release(tensor).map(drop)
     }
 }
 
-fn element(tensor: &Tensor, index: u64) -> Result<&[u8], Error> {
+fn element(held: &Held, index: u64) -> Result<&[u8], Error> {
+    let tensor = held.get()?;
     let datatype = tensor.datatype();
     let strings = tensor.as_strings().ok_or(TensorError::Kind { datatype, wanted: "elements of BYTES" })?;
     usize::try_from(index)
@@ -178,13 +184,16 @@ impl sessions::HostSession for State {
     async fn run(
         &mut self,
         session: Resource<OpenSession>,
-        inputs: Vec<(String, Resource<Tensor>)>,
+        inputs: Vec<(String, Resource<Held>)>,
         outputs: Vec<String>,
     ) -> Fallible<Vec<Tensors>> {
         let model = self.table.get(&session)?.0.clone();
         let mut given = Vec::with_capacity(inputs.len());
         for (name, tensor) in inputs {
-            given.push((name, self.table.get(&tensor)?.clone()));
+            match self.table.get(&tensor)?.get() {
+                Ok(tensor) => given.push((name, tensor.clone())),
+                Err(expired) => return Ok(Err(expired.into())),
+            }
         }
         let answer = match model.run(given, outputs, self.deadline).await {
             Ok(answer) => answer,
@@ -198,7 +207,7 @@ impl sessions::HostSession for State {
                 Ok(tensor) => tensors.push(Tensors { name, tensor }),
                 Err(error) => {
                     for Tensors { tensor, .. } in tensors {
-                        self.release(tensor)?;
+                        drop(self.release(tensor)?);
                     }
                     return Ok(Err(error));
                 }

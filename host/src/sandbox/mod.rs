@@ -3,6 +3,7 @@
 //! An [`Instance`] is a component with a store of its own. It serves one call at a time; whoever
 //! calls it throws it away after anything but an answer or an error of the module's own.
 
+pub mod held;
 pub mod imports;
 pub mod output;
 pub mod state;
@@ -11,7 +12,9 @@ pub mod wasi;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::component::{Component, ComponentExportIndex, InstancePre, Linker, TypedFunc};
+use wasmtime::component::{
+    Component, ComponentExportIndex, InstancePre, Linker, ResourceTableError, TypedFunc,
+};
 use wasmtime::{Engine, Store, UpdateDeadline};
 
 use self::imports::bindings::Module;
@@ -28,6 +31,10 @@ const PREDICTOR: (&str, &str) = ("selvedge:model/predictor@0.1.0", "predict");
 const LIFECYCLE: (&str, &str) = ("selvedge:model/lifecycle@0.1.0", "init");
 /// A call that does not end by its epoch sleeps inside of the host; it is dropped this much later.
 const SLEEP_GRACE: Duration = Duration::from_millis(50);
+
+/// How wasmtime's errors of limits without a type begin: too many instances, memories or tables, and too
+/// many bytes that one call hands over.
+const WASMTIME_LIMITS: [&str; 2] = ["resource limit exceeded", "too much data is being copied"];
 
 type Predict = TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>;
 type Init = TypedFunc<(), (Result<(), Error>,)>;
@@ -133,7 +140,7 @@ impl Instance {
         };
         let state = self.store.data_mut();
         state.end();
-        match answer {
+        let answer = match answer {
             Ok(outputs) => state.take_outputs(outputs),
             Err(error) => Err(match error.code {
                 Code::InvalidInput => PredictError::InvalidInput(given(error, state.text())),
@@ -141,7 +148,9 @@ impl Instance {
                 Code::Limit => PredictError::Limit(given(error, state.text())),
                 Code::Internal => PredictError::Module(given(error, state.text())),
             }),
-        }
+        };
+        state.expire();
+        answer
     }
 }
 
@@ -179,6 +188,12 @@ fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
     if let Some(refused) = state.limiter.take_refused() {
         return PredictError::Limit(refused);
     }
+    if error.is::<ResourceTableError>() {
+        let most = state.wasi_handles();
+        return PredictError::Limit(format!(
+            "the module asked for more than {most} files, streams and timers of WASI at once"
+        ));
+    }
     match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::StackOverflow) => {
             PredictError::Limit("the module's stack overflowed".to_owned())
@@ -186,7 +201,9 @@ fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
         Some(trap) => PredictError::Trap(trap.to_string()),
         None => {
             let why = format!("{:#}", anyhow::Error::from(error));
-            PredictError::Trap(why.chars().take(1000).collect())
+            let limit = WASMTIME_LIMITS.iter().any(|limit| why.contains(limit));
+            let why = why.chars().take(1000).collect();
+            if limit { PredictError::Limit(why) } else { PredictError::Trap(why) }
         }
     }
 }

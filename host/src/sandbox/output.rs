@@ -1,5 +1,6 @@
 //! Log lines of a guest, its standard output and error among them, bounded per request.
 
+use std::borrow::Cow;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,12 +51,15 @@ impl Lines {
     pub fn write(&mut self, level: Level, message: &str) {
         let message = &message[..message.floor_char_boundary(self.text)];
         let (lines, bytes) = self.left;
+        // Before anything looks into it: what is dropped costs next to nothing.
         if lines == 0 || bytes < message.len() {
             self.left.0 = 0;
             self.dropped += 1;
             return;
         }
-        self.left = (lines - 1, bytes - message.len());
+        let message = &*one_line(message);
+        let message = &message[..message.floor_char_boundary(self.text)];
+        self.left = (lines - 1, bytes.saturating_sub(message.len()));
         let package = self.package.as_str();
         match level {
             Level::Debug => tracing::debug!(target: "module", package, "{message}"),
@@ -97,6 +101,23 @@ impl Lines {
         let line = std::mem::take(&mut self.partial);
         self.write(Level::Info, String::from_utf8_lossy(&line).trim_end());
     }
+}
+
+/// The message with everything escaped that could end a line or steer a terminal: a guest's line is one
+/// line, and cannot pass for another's.
+fn one_line(message: &str) -> Cow<'_, str> {
+    let harmful = |letter: char| {
+        (letter.is_control() && letter != '\t')
+            || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !message.contains(harmful) {
+        return Cow::Borrowed(message);
+    }
+    let mut line = String::with_capacity(message.len() + 16);
+    for letter in message.chars() {
+        if harmful(letter) { line.extend(letter.escape_default()) } else { line.push(letter) }
+    }
+    Cow::Owned(line)
 }
 
 /// Standard output or error of a guest.
@@ -149,6 +170,15 @@ mod tests {
         lines.write(Level::Info, &"b".repeat(1000));
         lines.write(Level::Info, &"c".repeat(1000));
         assert_eq!((lines.dropped(), lines.left), (1, (0, 20)));
+    }
+
+    #[test]
+    fn a_message_stays_one_line_that_steers_nothing() {
+        let check = |message, expected| assert_eq!(one_line(message), expected);
+        check("grün\tis fine", "grün\tis fine");
+        check("a\nb\r\nc", "a\\nb\\r\\nc");
+        check("\u{1b}[2K", "\\u{1b}[2K");
+        check("\u{85}\u{2028}\u{202e}", "\\u{85}\\u{2028}\\u{202e}");
     }
 
     #[test]

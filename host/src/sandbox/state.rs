@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use super::held::{Expired, Held, Request};
 use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
@@ -23,8 +24,14 @@ pub struct State {
     pub(super) deadline: Instant,
     pub(super) lines: Arc<Mutex<Lines>>,
     wasi: WasiCtx,
+    /// Handles of WASI: files, streams, pollables. Some are descriptors of this process, so that there
+    /// are far fewer of them than of tensors.
+    wasi_table: ResourceTable,
     began: Instant,
     held: usize,
+    request: Request,
+    /// Tensors of this request behind handles.
+    live: usize,
 }
 
 /// The deadline passed while a guest ran.
@@ -37,6 +44,8 @@ impl State {
     pub fn new(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, String> {
         let mut table = ResourceTable::new();
         table.set_max_capacity(shared.limits.handles);
+        let mut wasi_table = ResourceTable::new();
+        wasi_table.set_max_capacity(shared.limits.wasi_handles);
         let lines = Arc::new(Mutex::new(Lines::new(&shared.name, &shared.limits)));
         let wasi = wasi::context(shared, &lines).map_err(|error| format!("{error:#}"))?;
         Ok(Self {
@@ -46,8 +55,11 @@ impl State {
             deadline,
             lines,
             wasi,
+            wasi_table,
             began: clock::now(),
             held: 0,
+            request: Request::INIT,
+            live: 0,
         })
     }
 
@@ -55,10 +67,24 @@ impl State {
     pub fn begin(&mut self, deadline: Instant) {
         self.began = clock::now();
         self.deadline = deadline;
+        self.request = self.request.next();
         self.limiter.take_refused();
     }
 
-    /// A request ends.
+    /// Nothing of a request is left behind a handle after it.
+    pub fn expire(&mut self) {
+        if self.live == 0 {
+            return;
+        }
+        for held in self.table.iter_mut().filter_map(|entry| entry.downcast_mut::<Held>()) {
+            if let Some(tensor) = held.expire() {
+                self.held = self.held.saturating_sub(tensor.footprint());
+            }
+        }
+        self.live = 0;
+    }
+
+    /// A request ends: what it wrote is told.
     pub fn end(&mut self) {
         self.lines.lock().unwrap_or_else(std::sync::PoisonError::into_inner).end();
     }
@@ -73,8 +99,13 @@ impl State {
         self.shared.limits.text
     }
 
+    /// How many handles of WASI there may be.
+    pub fn wasi_handles(&self) -> usize {
+        self.shared.limits.wasi_handles
+    }
+
     /// Puts a tensor behind a handle, if the limits allow it.
-    pub fn admit(&mut self, tensor: Tensor) -> Result<Resource<Tensor>, Error> {
+    pub fn admit(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
         let held = self.held.saturating_add(tensor.footprint());
         if held > self.shared.limits.held_tensors {
             return Err(Error {
@@ -85,19 +116,23 @@ impl State {
                 ),
             });
         }
-        let handle = self.table.push(tensor).map_err(|_| Error {
+        let handle = self.table.push(Held::new(tensor, self.request)).map_err(|_| Error {
             code: Code::Limit,
             message: format!("an instance may hold {} handles at once", self.shared.limits.handles),
         })?;
         self.held = held;
+        self.live += usize::from(self.request != Request::INIT);
         Ok(handle)
     }
 
     /// Takes a tensor back from behind its handle.
-    pub fn release(&mut self, handle: Resource<Tensor>) -> wasmtime::Result<Tensor> {
-        let tensor = self.table.delete(handle)?;
-        // Writing to a tensor copies it at most: its footprint stays what was admitted.
-        self.held = self.held.saturating_sub(tensor.footprint());
+    pub fn release(&mut self, handle: Resource<Held>) -> wasmtime::Result<Result<Tensor, Expired>> {
+        let (tensor, of_request) = self.table.delete(handle)?.into_inner();
+        if let Ok(tensor) = &tensor {
+            // Writing to a tensor copies it at most: its footprint stays what was admitted.
+            self.held = self.held.saturating_sub(tensor.footprint());
+            self.live = self.live.saturating_sub(usize::from(of_request));
+        }
         Ok(tensor)
     }
 
@@ -114,8 +149,10 @@ impl State {
         let mut size = 0_usize;
         let mut answer = Vec::with_capacity(outputs.len());
         for Tensors { name, tensor } in outputs {
-            let tensor =
-                self.release(tensor).map_err(|error| PredictError::Internal(format!("{error:#}")))?;
+            let tensor = self
+                .release(tensor)
+                .map_err(|error| PredictError::Internal(format!("{error:#}")))?
+                .map_err(|error| PredictError::Module(format!("its output `{name}`: {error}")))?;
             size = size.saturating_add(tensor.footprint());
             answer.push(NamedTensor { name, tensor });
         }
@@ -132,6 +169,6 @@ impl State {
 
 impl WasiView for State {
     fn ctx(&mut self) -> WasiCtxView<'_> {
-        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.wasi_table }
     }
 }

@@ -45,6 +45,12 @@ pub fn hostile(name: &str) -> Vec<u8> {
         .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask modules`", path.display()))
 }
 
+/// A hostile guest that was written by hand, by its file's name.
+pub fn hostile_text(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../modules/hostile/text");
+    std::fs::read_to_string(folder.join(format!("{name}.wat"))).unwrap()
+}
+
 /// A package on its way into a directory.
 pub struct Package {
     manifest: Value,

@@ -4,6 +4,7 @@ use selvedge_host::failure::{OpenError, PredictError};
 use selvedge_host::runtime::Loaded;
 use selvedge_host::tensor::{NamedTensor, Tensor};
 use selvedge_package::tensor::Datatype;
+use selvedge_tests::counts;
 use serde_json::json;
 
 use crate::fixture::{LONG, Package, Written, ask, executor, floats, fp32, hostile, small};
@@ -14,16 +15,19 @@ fn guest(name: &str) -> Written {
 }
 
 /// A well-behaved package still answers.
-fn check_neighbour() {
+pub fn check_neighbour() {
     let package = Package::identity().write();
     let loaded = package.open().unwrap();
     let outputs = ask(&loaded, vec![fp32("x", &[2, 3], &[7.0; 6])]).unwrap();
     assert_eq!(floats(&outputs[0].tensor), [7.0; 6]);
 }
 
-fn limit(loaded: &Loaded, part: &str) {
+fn limit(name: &str, loaded: &Loaded, part: &str) {
     match ask(loaded, small()) {
-        Err(PredictError::Limit(why)) => assert!(why.contains(part), "{why}"),
+        Err(PredictError::Limit(why)) => {
+            assert!(why.contains(part), "{why}");
+            counts::say(&format!("hostile guest {name}: request failed: {why}"));
+        }
         other => panic!("{other:?}"),
     }
     check_neighbour();
@@ -38,6 +42,7 @@ fn an_endless_loop_ends_at_the_deadline() {
     }
     assert_eq!(loaded.instances_made(), 2, "an instance that missed its deadline is thrown away");
     check_neighbour();
+    counts::say("hostile guest spin: request failed: its deadline");
 }
 
 #[test]
@@ -94,31 +99,32 @@ fn an_endless_init_refuses_the_package() {
         OpenError::Limit(why) => assert!(why.contains("init"), "{why}"),
         other => panic!("{other:?}"),
     }
+    counts::say("hostile guest spin-init: not opened: its deadline");
     check_neighbour();
 }
 
 #[test]
 fn a_memory_balloon_stops_at_the_packages_memory() {
     let package = Package::guest(hostile("balloon")).module("memory-mib", json!(32)).write();
-    limit(&package.open().unwrap(), "32 MiB");
+    limit("balloon", &package.open().unwrap(), "32 MiB");
 }
 
 #[test]
 fn deep_recursion_ends_with_the_stack() {
     let package = Package::guest(hostile("recursion")).write();
-    limit(&package.open().unwrap(), "stack");
+    limit("recursion", &package.open().unwrap(), "stack");
 }
 
 #[test]
 fn handles_are_counted() {
     let package = Package::guest(hostile("handles")).write();
-    limit(&package.open().unwrap(), "handles");
+    limit("handles", &package.open().unwrap(), "handles");
 }
 
 #[test]
 fn tensors_beyond_the_packages_limit_are_refused_one_by_one_and_as_an_answer() {
     let package = Package::guest(hostile("huge-output")).module("tensor-mib", json!(32)).write();
-    limit(&package.open().unwrap(), "may give 32 MiB");
+    limit("huge-output", &package.open().unwrap(), "may give 32 MiB");
 }
 
 #[test]
@@ -126,6 +132,7 @@ fn a_log_flood_is_dropped_and_the_request_answered() {
     let package = Package::guest(hostile("log-flood")).write();
     let loaded = package.open().unwrap();
     assert_eq!(ask(&loaded, small()).unwrap()[0].tensor.as_fixed(), Some(&[1, 2, 3][..]));
+    counts::say("hostile guest log-flood: answered: all but its 200 lines dropped");
 }
 
 #[test]
@@ -142,6 +149,7 @@ fn a_trap_costs_its_own_request_and_instance() {
     assert!(ask(&loaded, small()).is_ok());
     assert!(ask(&loaded, small()).is_ok());
     assert_eq!(loaded.instances_made(), 2);
+    counts::say("hostile guest trap: request failed: trap; its instance thrown away");
 }
 
 #[test]
@@ -178,4 +186,5 @@ fn nonsense_to_every_host_function_gives_errors_and_harms_nobody() {
         assert!(!error.ends_with("no error"), "{errors:#?}");
     }
     check_neighbour();
+    counts::say("hostile guest lies: answered: 20 calls of nonsense gave 20 errors");
 }

@@ -3,7 +3,11 @@
 
 mod fixture;
 mod hostile;
+mod hostile_models;
 mod models;
 mod probed;
+mod reach;
 mod refused;
+mod requests;
 mod surroundings;
+mod text;

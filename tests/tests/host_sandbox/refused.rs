@@ -6,7 +6,7 @@ use selvedge_control::Reason;
 use selvedge_host::failure::RuntimeError;
 use selvedge_host::runtime::{Runtime, RuntimeOptions};
 use selvedge_package::Digest;
-use selvedge_tests::onnx_writer;
+use selvedge_tests::{counts, onnx_writer};
 use serde_json::json;
 
 use crate::fixture::{Package, Written, ask, floats, fp32, hostile, options, runtime};
@@ -102,6 +102,7 @@ fn external_data_outside_of_the_package_is_refused() {
             .write();
         check(&package, Reason::BadModel, "external data");
     }
+    counts::say("hostile model external data: not opened: 4 paths out of its package");
 }
 
 #[test]
@@ -130,6 +131,7 @@ fn a_cache_that_others_can_write_to_is_refused_and_a_damaged_file_is_made_again(
         open(&with(&cache).unwrap()).unwrap();
         assert_eq!(std::fs::read(&files()[0]).unwrap(), compiled, "{harm}");
     }
+    counts::say("hostile file in the compiled cache: 3 of a wrong digest removed and compiled again");
     std::fs::set_permissions(&cache, std::fs::Permissions::from_mode(0o770)).unwrap();
     match with(&cache).err() {
         Some(RuntimeError::Cache { why, .. }) => assert!(why.contains("770"), "{why}"),

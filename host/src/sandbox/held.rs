@@ -1,0 +1,60 @@
+//! A tensor behind a handle, and the request that it belongs to.
+//!
+//! A module may keep a handle for as long as its instance lives, and an instance serves one caller after
+//! another. So what came with a request, or was made during it, ends with it: the handle stays, and there
+//! is nothing behind it. Tensors that `init` made belong to the instance and stay.
+
+use crate::tensor::Tensor;
+
+/// The number of a request; [`Self::INIT`] stands for the time before the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request(u64);
+
+impl Request {
+    /// Before the first request.
+    pub const INIT: Self = Self(0);
+
+    /// The one after it.
+    pub fn next(self) -> Self {
+        Self(self.0.wrapping_add(1).max(1))
+    }
+}
+
+/// What is behind a module's handle of a tensor.
+#[derive(Debug)]
+pub struct Held {
+    tensor: Option<Tensor>,
+    request: Request,
+}
+
+/// The request that the tensor belongs to is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the tensor belongs to an earlier request: only those that `init` makes may be kept")]
+pub struct Expired;
+
+impl Held {
+    /// A tensor of `request`.
+    pub fn new(tensor: Tensor, request: Request) -> Self {
+        Self { tensor: Some(tensor), request }
+    }
+
+    /// The tensor.
+    pub fn get(&self) -> Result<&Tensor, Expired> {
+        self.tensor.as_ref().ok_or(Expired)
+    }
+
+    /// The tensor, to be changed.
+    pub fn get_mut(&mut self) -> Result<&mut Tensor, Expired> {
+        self.tensor.as_mut().ok_or(Expired)
+    }
+
+    /// The tensor alone, and whether it belonged to a request.
+    pub fn into_inner(self) -> (Result<Tensor, Expired>, bool) {
+        (self.tensor.ok_or(Expired), self.request != Request::INIT)
+    }
+
+    /// Takes the tensor away, if it belongs to a request.
+    pub fn expire(&mut self) -> Option<Tensor> {
+        if self.request == Request::INIT { None } else { self.tensor.take() }
+    }
+}
