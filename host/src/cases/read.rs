@@ -11,7 +11,7 @@ use crate::oip::elements;
 use crate::oip::lexer::{JsonError, Lexer, Number};
 use crate::oip::refusal::Refusal;
 use crate::oip::request::Limits;
-use crate::oip::tensor_json::{self, Content, Described, Files, name, once};
+use crate::oip::tensor_json::{self, Beside, Content, Described, name, once};
 use crate::tensor::{NamedTensor, Strings, Tensor};
 
 /// Longest case file, in bytes.
@@ -127,7 +127,7 @@ fn tensors(
         if index == limits.tensors {
             return Err(Refusal::TooMany { what: "tensors", limit: limits.tensors }.into());
         }
-        let described = tensor_json::read(lexer, what, index, Files::Allowed, limits)?;
+        let described = tensor_json::read(lexer, what, index, Beside::Files, limits)?;
         if list.iter().any(|tensor| tensor.name == described.name) {
             return Err(Refusal::Twice { what, name: described.name }.into());
         }
@@ -142,6 +142,8 @@ fn tensor(described: Described, limits: &Limits, files: FileReader<'_>) -> Resul
     let file: FilePath = match content {
         Content::Data(tensor) => return Ok(NamedTensor::new(name, tensor)),
         Content::File(file) => file.parse()?,
+        // Not read so from a case file.
+        Content::Binary(_) => return Err(Refusal::Missing("data").into()),
     };
     let wrong = |why| ReadError::Tensor { tensor: name.clone(), file: file.clone(), why };
     elements::count(&shape, datatype, limits.tensor_bytes).map_err(wrong)?;

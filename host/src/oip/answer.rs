@@ -1,7 +1,6 @@
 //! An answer to an inference request, whatever it is written in.
 
-use super::elements::Encoding;
-use super::request::Parameters;
+use super::request::{Form, Parameters};
 use crate::tensor::NamedTensor;
 
 /// An answer.
@@ -24,6 +23,6 @@ pub struct InferAnswer {
 pub struct AnsweredOutput {
     /// Name and elements.
     pub tensor: NamedTensor,
-    /// How its BYTES elements were asked for.
-    pub encoding: Encoding,
+    /// How it was asked for.
+    pub form: Form,
 }

@@ -1,4 +1,4 @@
-//! The JSON form of an answer.
+//! The JSON form of an answer, and the JSON part of a binary one.
 //!
 //! Data is flat. Numbers are written as the shortest digits that read back the same; NaN and
 //! infinity as the bare words `NaN`, `Infinity` and `-Infinity`, which is what the protocol's other
@@ -6,11 +6,15 @@
 //! asked or an element is not UTF-8; then the output says so in its `parameters`.
 
 use super::answer::{AnsweredOutput, InferAnswer};
-use super::elements::{self, Encoding};
+use super::binary;
+use super::elements::{self, Encoding, encoding_of};
+use super::request::Form;
 
-/// Writes an answer.
+/// Writes an answer; of its binary outputs how many bytes they take.
 pub fn write(answer: &InferAnswer) -> Vec<u8> {
-    let bytes: usize = answer.outputs.iter().map(|output| output.tensor.tensor.byte_length()).sum();
+    let in_json = |output: &&AnsweredOutput| output.form != Form::Binary;
+    let bytes: usize =
+        answer.outputs.iter().filter(in_json).map(|output| output.tensor.tensor.byte_length()).sum();
     let mut text = Vec::with_capacity(512 + bytes.saturating_mul(3));
     text.extend_from_slice(b"{\"model_name\":");
     json(&answer.model_name, &mut text);
@@ -37,13 +41,21 @@ pub fn write(answer: &InferAnswer) -> Vec<u8> {
 
 fn write_output(output: &AnsweredOutput, text: &mut Vec<u8>) {
     let tensor = &output.tensor.tensor;
-    let encoding = elements::encoding_of(tensor, output.encoding);
     text.extend_from_slice(b"{\"name\":");
     json(&output.tensor.name, text);
     text.extend_from_slice(b",\"datatype\":\"");
     text.extend_from_slice(tensor.datatype().name().as_bytes());
     text.extend_from_slice(b"\",\"shape\":");
     json(tensor.shape(), text);
+    let encoding = match output.form {
+        Form::Json(asked) => encoding_of(tensor, asked),
+        Form::Binary => {
+            text.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
+            json(&binary::length(tensor), text);
+            text.extend_from_slice(b"}}");
+            return;
+        }
+    };
     if encoding == Encoding::Base64 {
         text.extend_from_slice(b",\"parameters\":{\"encoding\":\"base64\"}");
     }
@@ -74,8 +86,8 @@ mod tests {
             id: Some("\"7\"".to_owned()),
             parameters: [("selvedge_package".to_owned(), Parameter::Text("sha256:0".to_owned()))].into(),
             outputs: vec![
-                AnsweredOutput { tensor: NamedTensor::new("y", scalar), encoding: Encoding::Text },
-                AnsweredOutput { tensor: NamedTensor::new("z", bytes), encoding: Encoding::Text },
+                AnsweredOutput { tensor: NamedTensor::new("y", scalar), form: Form::default() },
+                AnsweredOutput { tensor: NamedTensor::new("z", bytes), form: Form::default() },
             ],
         };
         assert_eq!(

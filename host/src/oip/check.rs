@@ -1,11 +1,11 @@
 //! A request held against the package's manifest: names, types and shapes, and which outputs go back.
 
+use bytes::Bytes;
 use selvedge_package::tensor::{Datatype, TensorSpec};
 
-use super::elements::Encoding;
 use super::refusal::Refusal;
-use super::request::RequestedOutput;
-use crate::tensor::{NamedTensor, Tensor};
+use super::request::{Form, RequestedOutput};
+use crate::tensor::{NamedTensor, Strings, Tensor, TensorError};
 
 /// Every input of the manifest is there once, with its type and a shape that fits, and no other.
 pub fn inputs(specs: &[TensorSpec], inputs: &[NamedTensor]) -> Result<(), Refusal> {
@@ -54,35 +54,92 @@ pub fn outputs(specs: &[TensorSpec], requested: &[RequestedOutput]) -> Result<()
     Ok(())
 }
 
-/// The outputs that go back, in the order of the request, or of the manifest where it asks for none.
+/// The outputs that go back, in the order of the request, or of the manifest and in `form` where it asks
+/// for none.
 /// What the module did not give is named in the error.
 pub fn select(
     specs: &[TensorSpec],
     requested: &[RequestedOutput],
+    form: Form,
     mut outputs: Vec<NamedTensor>,
-) -> Result<Vec<(NamedTensor, Encoding)>, String> {
-    let mut take = |name: &str, encoding| {
+) -> Result<Vec<(NamedTensor, Form)>, String> {
+    let mut take = |name: &str, form| {
         let at = outputs.iter().position(|output| output.name == name);
-        at.map(|at| (outputs.swap_remove(at), encoding)).ok_or_else(|| name.to_owned())
+        at.map(|at| (outputs.swap_remove(at), form)).ok_or_else(|| name.to_owned())
     };
     if requested.is_empty() {
-        specs.iter().map(|spec| take(&spec.name, Encoding::Text)).collect()
+        specs.iter().map(|spec| take(&spec.name, form)).collect()
     } else {
-        requested.iter().map(|output| take(&output.name, output.encoding)).collect()
+        requested.iter().map(|output| take(&output.name, output.form)).collect()
     }
 }
 
-/// The inputs of a raw request: the manifest's only input, BYTES, of one element, is the body.
-pub fn raw(specs: &[TensorSpec], body: impl AsRef<[u8]>) -> Result<Vec<NamedTensor>, Refusal> {
-    match specs {
-        [spec] if spec.datatype == Datatype::Bytes && spec.shape.iter().all(|&n| n == 1 || n == -1) => {
-            let elements = std::iter::once(body).collect();
-            let tensor = Tensor::bytes(vec![1; spec.shape.len()], elements);
-            let tensor = tensor.map_err(|error| Refusal::NotRaw(error.to_string()))?;
-            Ok(vec![NamedTensor::new(spec.name.clone(), tensor)])
-        }
+/// The input that may take the Content-Type of a raw body: BYTES of one element.
+pub const CONTENT_TYPE: &str = "content_type";
+
+/// Whether a package takes raw bodies: it has a single input besides [`CONTENT_TYPE`], and the body's
+/// length says its shape.
+pub fn takes_raw(specs: &[TensorSpec]) -> Result<&TensorSpec, Refusal> {
+    let mut taking = specs.iter().filter(|spec| !(specs.len() > 1 && is_content_type(spec)));
+    let free = |spec: &TensorSpec| spec.shape.iter().filter(|&&extent| extent == -1).count();
+    match (taking.next(), taking.next()) {
+        (Some(spec), None) if spec.datatype == Datatype::Bytes && is_single(spec) => Ok(spec),
+        (Some(spec), None) if spec.datatype != Datatype::Bytes && free(spec) <= 1 => Ok(spec),
         _ => Err(Refusal::NotRaw(known(specs))),
     }
+}
+
+fn is_single(spec: &TensorSpec) -> bool {
+    spec.datatype == Datatype::Bytes && spec.shape.iter().all(|&extent| extent == 1 || extent == -1)
+}
+
+fn is_content_type(spec: &TensorSpec) -> bool {
+    spec.name == CONTENT_TYPE && is_single(spec)
+}
+
+/// The inputs of a raw request: the body is the only element of a BYTES input, or the elements of
+/// another one. A package with an input [`CONTENT_TYPE`] gets that too, empty where there was none.
+pub fn raw(specs: &[TensorSpec], body: Bytes, content_type: &[u8]) -> Result<Vec<NamedTensor>, Refusal> {
+    let taking = takes_raw(specs)?;
+    let wrong = |error: TensorError| Refusal::NotRaw(error.to_string());
+    let single = |spec: &TensorSpec, element: &[u8]| {
+        Tensor::bytes(vec![1; spec.shape.len()], Strings::from_iter([element])).map_err(wrong)
+    };
+    let of = |spec: &TensorSpec| match spec.datatype.size() {
+        None if spec.name == taking.name => single(spec, &body),
+        None => single(spec, content_type),
+        Some(size) => {
+            let shape = shape_of(spec, body.len(), size)?;
+            Tensor::fixed(spec.datatype, shape, body.clone()).map_err(wrong)
+        }
+    };
+    specs.iter().map(|spec| Ok(NamedTensor::new(spec.name.clone(), of(spec)?))).collect()
+}
+
+/// The shape of a tensor that has so many bytes.
+fn shape_of(spec: &TensorSpec, bytes: usize, size: usize) -> Result<Vec<u64>, Refusal> {
+    let fixed = spec.shape.iter().filter(|&&extent| extent != -1);
+    let each = fixed
+        .map(|&extent| usize::try_from(extent).ok())
+        .try_fold(size, |product, extent| product.checked_mul(extent?));
+    let free = spec.shape.contains(&-1);
+    let count = match each {
+        Some(each) if !free && bytes == each => Some(1),
+        Some(each @ 1..) if free && bytes.is_multiple_of(each) => Some((bytes / each) as u64),
+        _ => None,
+    };
+    let Some(count) = count else {
+        let each = each.map_or("more than there are".to_owned(), |each| format!("{each} bytes"));
+        return Err(Refusal::RawLength {
+            name: spec.name.clone(),
+            datatype: spec.datatype,
+            shape: spec.shape.clone(),
+            expected: if free { format!("a multiple of {each}") } else { each },
+            actual: bytes,
+        });
+    };
+    // Checked above not to be negative, but for those that are free.
+    Ok(spec.shape.iter().map(|&extent| u64::try_from(extent).unwrap_or(count)).collect())
 }
 
 /// The tensors that there are, as an error lists them.
@@ -134,11 +191,11 @@ mod tests {
         let specs = [spec("a", Datatype::Int8, &[1]), spec("b", Datatype::Int8, &[1])];
         let given = || vec![int8("b", &[1]), int8("a", &[1])];
         let ask = |names: &[&str]| -> Vec<RequestedOutput> {
-            let one = |name: &&str| RequestedOutput { name: (*name).to_owned(), encoding: Encoding::Text };
+            let one = |name: &&str| RequestedOutput { name: (*name).to_owned(), form: Form::default() };
             names.iter().map(one).collect()
         };
         let names = |asked: &[&str], given| {
-            select(&specs, &ask(asked), given)
+            select(&specs, &ask(asked), Form::default(), given)
                 .map(|outputs| outputs.into_iter().map(|(output, _)| output.name).collect::<Vec<_>>())
         };
         assert_eq!(names(&[], given()), Ok(vec!["a".to_owned(), "b".to_owned()]));
@@ -150,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_body_is_the_only_element_of_the_only_input() {
+    fn a_raw_body_is_the_only_input() {
         let check = |specs: &[TensorSpec], shape: Option<&[u64]>| {
-            let inputs = raw(specs, b"\0\xff").ok();
+            let inputs = raw(specs, Bytes::from_static(b"\0\xff"), b"").ok();
             assert_eq!(inputs.as_ref().map(|inputs| inputs[0].tensor.shape()), shape);
         };
         check(&[spec("a", Datatype::Bytes, &[1])], Some(&[1]));
@@ -160,8 +217,36 @@ mod tests {
         check(&[spec("a", Datatype::Bytes, &[])], Some(&[]));
         check(&[spec("a", Datatype::Bytes, &[-1, 1])], Some(&[1, 1]));
         check(&[spec("a", Datatype::Bytes, &[2])], None);
-        check(&[spec("a", Datatype::Uint8, &[-1])], None);
         check(&[spec("a", Datatype::Bytes, &[1]), spec("b", Datatype::Bytes, &[1])], None);
         check(&[], None);
+        check(&[spec("a", Datatype::Uint8, &[-1])], Some(&[2]));
+        check(&[spec("a", Datatype::Uint8, &[1, -1, 2])], Some(&[1, 1, 2]));
+        check(&[spec("a", Datatype::Uint8, &[2, 1])], Some(&[2, 1]));
+        check(&[spec("a", Datatype::Uint16, &[])], Some(&[]));
+        check(&[spec("a", Datatype::Uint8, &[-1, -1])], None);
+        check(&[spec("a", Datatype::Uint8, &[3])], None);
+        check(&[spec("a", Datatype::Uint8, &[-1, 0])], None);
+        check(&[spec("a", Datatype::Uint8, &[i64::MAX, -1, i64::MAX])], None);
+        check(&[spec("a", Datatype::Uint32, &[-1])], None);
+        check(&[spec("a", Datatype::Bool, &[-1])], None);
+        let error =
+            raw(&[spec("a", Datatype::Uint32, &[2, -1])], Bytes::from_static(b"ab"), b"").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("2 bytes, and input `a` (UINT32 [2, -1]) takes a multiple of 8 bytes"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_content_type_goes_to_an_input_of_that_name() {
+        let specs = [spec("content_type", Datatype::Bytes, &[1]), spec("a", Datatype::Bytes, &[1])];
+        let inputs = raw(&specs, Bytes::from_static(b"x"), b"image/png").unwrap();
+        let of = |index: usize| inputs[index].tensor.as_strings().unwrap().get(0).unwrap().to_vec();
+        assert_eq!((of(0), of(1)), (b"image/png".to_vec(), b"x".to_vec()));
+        // Alone it is an input as any other.
+        let inputs = raw(&specs[..1], Bytes::from_static(b"x"), b"image/png").unwrap();
+        assert_eq!(inputs[0].tensor.as_strings().unwrap().get(0), Some(&b"x"[..]));
     }
 }

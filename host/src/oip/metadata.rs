@@ -21,7 +21,7 @@ pub struct ServerMetadata {
 pub const SERVER: ServerMetadata = ServerMetadata {
     name: "selvedge-host",
     version: env!("CARGO_PKG_VERSION"),
-    extensions: &["model_configuration", "raw_body"],
+    extensions: &["binary_tensor_data", "model_configuration", "raw_body"],
 };
 
 /// `GET /v2/models/M`.

@@ -96,7 +96,29 @@ pub enum Refusal {
         /// What they may take.
         limit: usize,
     },
+    /// Bytes after the JSON that no input takes.
+    #[error(
+        "{0} bytes after the inputs' binary data belong to no input: the sum of `binary_data_size` is less"
+    )]
+    Left(usize),
     /// A raw request for a package that does not take one.
-    #[error("the package takes {0}: raw bodies are for packages with a single BYTES input of one element")]
+    #[error(
+        "the package takes {0}: raw bodies are for packages with a single input, of one element of BYTES or \
+         of elements of fixed size in a shape with at most one free extent"
+    )]
     NotRaw(String),
+    /// A raw body that is not so many elements.
+    #[error("the raw body has {actual} bytes, and input `{name}` ({datatype} {shape:?}) takes {expected}")]
+    RawLength {
+        /// The input.
+        name: String,
+        /// Its type.
+        datatype: Datatype,
+        /// Its shape.
+        shape: Vec<i64>,
+        /// What it takes, in words.
+        expected: String,
+        /// What came.
+        actual: usize,
+    },
 }

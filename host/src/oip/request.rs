@@ -37,6 +37,23 @@ pub struct InferRequest {
     pub inputs: Vec<NamedTensor>,
     /// Outputs that the client wants; empty: all.
     pub outputs: Vec<RequestedOutput>,
+    /// How they are written where it names none.
+    pub form: Form,
+}
+
+/// How an output is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// In JSON, its BYTES elements so.
+    Json(Encoding),
+    /// As bytes after the JSON.
+    Binary,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self::Json(Encoding::Text)
+    }
 }
 
 /// An output that a client asks for.
@@ -44,8 +61,8 @@ pub struct InferRequest {
 pub struct RequestedOutput {
     /// Its name.
     pub name: String,
-    /// How its BYTES elements shall be written in JSON.
-    pub encoding: Encoding,
+    /// How it shall be written.
+    pub form: Form,
 }
 
 /// Parameters by name.
@@ -67,10 +84,7 @@ pub enum Parameter {
 
 /// Parameters of the protocol's extensions that change what a request means. Ignoring one would
 /// give a wrong answer, so they are refused by name until they are offered.
-pub const NOT_OFFERED: [(&str, &str); 8] = [
-    ("binary_data", "the binary tensor data extension"),
-    ("binary_data_size", "the binary tensor data extension"),
-    ("binary_data_output", "the binary tensor data extension"),
+pub const NOT_OFFERED: [(&str, &str); 5] = [
     ("shared_memory_region", "shared memory"),
     ("shared_memory_byte_size", "shared memory"),
     ("shared_memory_offset", "shared memory"),

@@ -1,22 +1,34 @@
-//! The JSON form of a request.
+//! The JSON form of a request, and the JSON part of a binary one.
 //!
 //! Fields that the protocol does not know are gone past, as it says; those that it knows come once.
 
+use super::binary::Following;
+use super::elements::Encoding;
 use super::lexer::{JsonError, Lexer};
 use super::refusal::Refusal;
-use super::request::{InferRequest, Limits, RequestedOutput};
-use super::tensor_json::{self, Content, Files, encoding, name, offered, once, parameters};
+use super::request::{Form, InferRequest, Limits, Parameters, RequestedOutput};
+use super::tensor_json::{self, Beside, Content, binary, encoding, name, offered, once, parameters};
 use crate::tensor::NamedTensor;
 
-/// Reads a request. `body` has been bounded by the caller.
+/// Reads a request that is JSON from end to end. `body` has been bounded by the caller.
 pub fn parse(body: &[u8], limits: &Limits) -> Result<InferRequest, Refusal> {
-    let mut lexer = Lexer::from_body(body)?;
+    parse_with(body, None, limits)
+}
+
+/// Reads a request whose tensors may be in the bytes that follow its JSON, in the order of its inputs.
+/// All of those bytes have to be some tensor's.
+pub fn parse_with(
+    json: &[u8],
+    mut following: Option<Following>,
+    limits: &Limits,
+) -> Result<InferRequest, Refusal> {
+    let mut lexer = Lexer::from_body(json)?;
     let (mut id, mut shared, mut inputs, mut outputs) = (None, None, None, None);
     lexer.object(|lexer, key| match &*key {
         "id" => once("id", &mut id, name(lexer, limits)?),
         "parameters" => once("parameters", &mut shared, parameters(lexer, limits)?),
         "inputs" => {
-            let list = read_inputs(lexer, limits)?;
+            let list = read_inputs(lexer, following.as_mut(), limits)?;
             once("inputs", &mut inputs, list)
         }
         "outputs" => {
@@ -26,26 +38,43 @@ pub fn parse(body: &[u8], limits: &Limits) -> Result<InferRequest, Refusal> {
         _ => Ok::<(), Refusal>(lexer.skip()?),
     })?;
     lexer.end()?;
-    let parameters = shared.unwrap_or_default();
+    let parameters: Parameters = shared.unwrap_or_default();
     offered(&parameters)?;
-    Ok(InferRequest {
-        id,
-        parameters,
-        inputs: inputs.ok_or(Refusal::Missing("inputs"))?,
-        outputs: outputs.unwrap_or_default(),
-    })
+    let inputs = inputs.ok_or(Refusal::Missing("inputs"))?;
+    following.map_or(Ok(()), Following::end)?;
+    let form = match binary(&parameters, "binary_data_output")? {
+        Some(true) => Form::Binary,
+        Some(false) | None => Form::default(),
+    };
+    let outputs: Vec<Asked> = outputs.unwrap_or_default();
+    let outputs = outputs.into_iter().map(|asked| asked.or(form)).collect();
+    Ok(InferRequest { id, parameters, inputs, outputs, form })
 }
 
-fn read_inputs(lexer: &mut Lexer<'_>, limits: &Limits) -> Result<Vec<NamedTensor>, Refusal> {
+fn read_inputs(
+    lexer: &mut Lexer<'_>,
+    mut following: Option<&mut Following>,
+    limits: &Limits,
+) -> Result<Vec<NamedTensor>, Refusal> {
+    let beside = if following.is_some() { Beside::Binary } else { Beside::Nothing };
     let mut inputs: Vec<NamedTensor> = Vec::new();
     let mut bytes = 0_usize;
     lexer.array(|lexer, index| {
         if index == limits.tensors {
             return Err(Refusal::TooMany { what: "inputs", limit: limits.tensors });
         }
-        let described = tensor_json::read(lexer, "input", index, Files::Refused, limits)?;
-        let Content::Data(tensor) = described.content else {
-            return Err(Refusal::Missing("data"));
+        let described = tensor_json::read(lexer, "input", index, beside, limits)?;
+        let tensor = match (described.content, &mut following) {
+            (Content::Data(tensor), _) => tensor,
+            (Content::Binary(size), Some(following)) => following
+                .take(described.datatype, &described.shape, size, limits.tensor_bytes)
+                .map_err(|problem| Refusal::Tensor {
+                    what: "input",
+                    index,
+                    name: Some(described.name.clone()),
+                    problem,
+                })?,
+            _ => return Err(Refusal::Missing("data")),
         };
         bytes = bytes.saturating_add(tensor.footprint());
         if bytes > limits.tensor_bytes {
@@ -60,8 +89,23 @@ fn read_inputs(lexer: &mut Lexer<'_>, limits: &Limits) -> Result<Vec<NamedTensor
     Ok(inputs)
 }
 
-fn read_outputs(lexer: &mut Lexer<'_>, limits: &Limits) -> Result<Vec<RequestedOutput>, Refusal> {
-    let mut outputs: Vec<RequestedOutput> = Vec::new();
+/// An output as it was asked for, before it is known what the request says of all of them.
+struct Asked {
+    name: String,
+    encoding: Encoding,
+    binary: Option<bool>,
+}
+
+impl Asked {
+    fn or(self, form: Form) -> RequestedOutput {
+        let binary = self.binary.unwrap_or(form == Form::Binary);
+        let form = if binary { Form::Binary } else { Form::Json(self.encoding) };
+        RequestedOutput { name: self.name, form }
+    }
+}
+
+fn read_outputs(lexer: &mut Lexer<'_>, limits: &Limits) -> Result<Vec<Asked>, Refusal> {
+    let mut outputs: Vec<Asked> = Vec::new();
     lexer.array(|lexer, index| {
         if index == limits.tensors {
             return Err(Refusal::TooMany { what: "outputs", limit: limits.tensors });
@@ -76,7 +120,7 @@ fn read_outputs(lexer: &mut Lexer<'_>, limits: &Limits) -> Result<Vec<RequestedO
     Ok(outputs)
 }
 
-fn read_output(lexer: &mut Lexer<'_>, index: usize, limits: &Limits) -> Result<RequestedOutput, Refusal> {
+fn read_output(lexer: &mut Lexer<'_>, index: usize, limits: &Limits) -> Result<Asked, Refusal> {
     let (mut found, mut own) = (None, None);
     let wrong =
         |error: JsonError| Refusal::Tensor { what: "output", index, name: None, problem: error.to_string() };
@@ -93,7 +137,7 @@ fn read_output(lexer: &mut Lexer<'_>, index: usize, limits: &Limits) -> Result<R
     let own = own.unwrap_or_default();
     offered(&own)?;
     let name = found.ok_or_else(|| wrong(lexer.error("`name` is missing")))?;
-    Ok(RequestedOutput { name, encoding: encoding(&own)? })
+    Ok(Asked { name, encoding: encoding(&own)?, binary: binary(&own, "binary_data")? })
 }
 
 #[cfg(test)]
@@ -133,8 +177,8 @@ mod tests {
                 "parameters":{"a":1,"b":1.5,"c":"d","e":true,"binary_data_output":false}}"#,
         );
         assert_eq!(request.inputs[0].tensor.as_strings().unwrap().get(0), Some(&[0xff][..]));
-        assert_eq!(request.outputs[0].encoding, Encoding::Base64);
-        assert_eq!(request.outputs[1].encoding, Encoding::Text);
+        assert_eq!(request.outputs[0].form, Form::Json(Encoding::Base64));
+        assert_eq!(request.outputs[1].form, Form::Json(Encoding::Text));
         assert_eq!(request.parameters["b"], Parameter::Number(1.5));
     }
 
@@ -163,7 +207,12 @@ mod tests {
         check(r#"{"inputs":[],"parameters":{"a":{}}}"#, "a string, a number or a boolean");
         check(r#"{"inputs":[],"parameters":{"a":null}}"#, "a string, a number or a boolean");
         check(r#"{"inputs":[],"parameters":{"a":1,"a":1}}"#, "parameter `a` comes twice");
-        check(r#"{"inputs":[],"parameters":{"binary_data_output":true}}"#, "binary tensor data");
+        check(r#"{"inputs":[],"parameters":{"binary_data_output":"x"}}"#, "`binary_data_output` other than");
+        check(
+            r#"{"inputs":[],"outputs":[{"name":"y","parameters":{"binary_data":7}}]}"#,
+            "`binary_data` other",
+        );
+        check(r#"{"inputs":[],"parameters":{"shared_memory_region":"a"}}"#, "shared memory");
         check(r#"{"inputs":[],"parameters":{"sequence_id":4}}"#, "sequence extension");
         check(r#"{"inputs":[],"outputs":[{"name":"y"},{"name":"y"}]}"#, "output `y` comes twice");
         check(r#"{"inputs":[],"outputs":[{}]}"#, "output 0: `name` is missing");
@@ -199,7 +248,7 @@ mod tests {
         check_input(r#"{"name":"x","file":"a","datatype":"INT8","shape":[1]}"#, "`data` is missing");
         check_input(
             r#"{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":4}}"#,
-            "binary tensor data",
+            "input 0 (`x`): `binary_data_size` is for requests with binary data",
         );
         check_input(
             r#"{"name":"x","shape":[1],"datatype":"BYTES","parameters":{"encoding":"hex"}}"#,

@@ -35,15 +35,19 @@ pub enum Content {
     Data(Tensor),
     /// In a file (case files only).
     File(String),
+    /// So many bytes after the JSON (binary requests only).
+    Binary(u64),
 }
 
 /// What else than `data` may hold the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Files {
-    /// Nothing: requests.
-    Refused,
+pub enum Beside {
+    /// Nothing: requests that are JSON from end to end.
+    Nothing,
+    /// Bytes after the JSON: binary requests.
+    Binary,
     /// `file`: case files, in which unknown fields are refused too.
-    Allowed,
+    Files,
 }
 
 #[derive(Default)]
@@ -63,11 +67,11 @@ pub fn read(
     lexer: &mut Lexer<'_>,
     what: &'static str,
     index: usize,
-    files: Files,
+    beside: Beside,
     limits: &Limits,
 ) -> Result<Described, Refusal> {
     let mut fields = Fields::default();
-    let result = fields.read(lexer, files, limits).and_then(|()| fields.finish(lexer, files, limits));
+    let result = fields.read(lexer, beside, limits).and_then(|()| fields.finish(lexer, beside, limits));
     result.map_err(|error| match error {
         // Where the JSON itself breaks, the tensor says more than the offset alone.
         Refusal::Json(error) => wrong(what, index, &fields, error.to_string()),
@@ -81,13 +85,13 @@ fn wrong(what: &'static str, index: usize, fields: &Fields, problem: String) -> 
 }
 
 impl Fields {
-    fn read(&mut self, lexer: &mut Lexer<'_>, files: Files, limits: &Limits) -> Result<(), Refusal> {
+    fn read(&mut self, lexer: &mut Lexer<'_>, beside: Beside, limits: &Limits) -> Result<(), Refusal> {
         lexer.object(|lexer, key| match &*key {
             "name" => once("name", &mut self.name, name(lexer, limits)?),
             "datatype" => once("datatype", &mut self.datatype, datatype(lexer)?),
             "shape" => once("shape", &mut self.shape, shape(lexer)?),
             "parameters" => once("parameters", &mut self.parameters, parameters(lexer, limits)?),
-            "file" if files == Files::Allowed => once("file", &mut self.file, name(lexer, limits)?),
+            "file" if beside == Beside::Files => once("file", &mut self.file, name(lexer, limits)?),
             "data" if self.data.is_some() || self.later.is_some() => Err(twice("data")),
             "data" => {
                 let ready = match (self.datatype, &self.shape) {
@@ -103,7 +107,7 @@ impl Fields {
                 }
                 Ok(())
             }
-            other if files == Files::Allowed => {
+            other if beside == Beside::Files => {
                 Err(lexer.error(format!("a tensor has no field `{other}`")).into())
             }
             _ => Ok(lexer.skip()?),
@@ -118,10 +122,16 @@ impl Fields {
         Ok(elements::read(lexer, datatype, shape, encoding, limits.tensor_bytes)?)
     }
 
-    fn finish(&mut self, lexer: &mut Lexer<'_>, files: Files, limits: &Limits) -> Result<Described, Refusal> {
+    fn finish(
+        &mut self,
+        lexer: &mut Lexer<'_>,
+        beside: Beside,
+        limits: &Limits,
+    ) -> Result<Described, Refusal> {
         let parameters = self.parameters.get_or_insert_default();
         offered(parameters)?;
         encoding(parameters)?;
+        let binary = binary_size(parameters, beside).map_err(|problem| lexer.error(problem))?;
         if self.name.is_none() {
             return Err(Refusal::Missing("name"));
         }
@@ -131,10 +141,14 @@ impl Fields {
             self.data = Some(self.elements(lexer, limits)?);
             lexer.go_to(end);
         }
-        let content = match (self.data.take(), self.file.take()) {
-            (Some(data), None) => Content::Data(data),
-            (None, Some(file)) => Content::File(file),
-            (None, None) if files == Files::Refused => return Err(Refusal::Missing("data")),
+        let content = match (self.data.take(), self.file.take(), binary) {
+            (Some(data), None, None | Some(0)) => Content::Data(data),
+            (None, Some(file), None) => Content::File(file),
+            (None, None, Some(size)) => Content::Binary(size),
+            (Some(_), _, Some(_)) => {
+                return Err(lexer.error("it has both `data` and `binary_data_size`: one of them").into());
+            }
+            (None, None, None) if beside != Beside::Files => return Err(Refusal::Missing("data")),
             _ => return Err(lexer.error("exactly one of `data` and `file` is needed").into()),
         };
         Ok(Described {
@@ -273,6 +287,31 @@ pub fn offered(parameters: &Parameters) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// The bytes of a tensor after the JSON. What is not 0 has no place where nothing follows the JSON.
+fn binary_size(parameters: &Parameters, beside: Beside) -> Result<Option<u64>, &'static str> {
+    match (parameters.get("binary_data_size"), beside) {
+        (None, _) | (Some(Parameter::Boolean(false) | Parameter::Integer(0)), Beside::Nothing) => Ok(None),
+        (Some(Parameter::Integer(size)), Beside::Binary) if *size >= 0 => Ok(Some(size.unsigned_abs())),
+        (Some(_), Beside::Binary) => Err("`binary_data_size` has to be a whole number from 0 up"),
+        (Some(_), Beside::Nothing) => {
+            Err("`binary_data_size` is for requests with binary data: their header \
+             Inference-Header-Content-Length says where the JSON ends")
+        }
+        (Some(_), Beside::Files) => Err("a case has no binary data: give `data` or `file`"),
+    }
+}
+
+/// Whether parameters ask for binary data, with the parameter of this name.
+pub fn binary(parameters: &Parameters, name: &'static str) -> Result<Option<bool>, Refusal> {
+    match parameters.get(name) {
+        None => Ok(None),
+        Some(Parameter::Boolean(asked)) => Ok(Some(*asked)),
+        // What some clients send for `false` and `true`.
+        Some(Parameter::Integer(asked @ 0..=1)) => Ok(Some(*asked == 1)),
+        Some(_) => Err(Refusal::NotOffered(format!("a `{name}` other than true and false"))),
+    }
 }
 
 /// The encoding that parameters ask for.

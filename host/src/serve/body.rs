@@ -14,6 +14,12 @@ use super::failure::Failure;
 /// Memory is handed out in pieces of this many bytes.
 const PIECE: usize = 4096;
 
+/// Alignment of the largest elements.
+const ALIGN: usize = 8;
+
+/// Most bytes that an announced length may ask for before they come.
+const AT_ONCE: usize = 1 << 20;
+
 /// What is read and thrown away of a body that is refused, so that a client that writes first and
 /// reads later gets to see the refusal.
 const SWALLOWED: usize = 4 << 20;
@@ -35,7 +41,8 @@ impl Budget {
         Self(Arc::new(Semaphore::new((mib as usize) << 20 >> PIECE.trailing_zeros())))
     }
 
-    fn reserve(&self, bytes: usize) -> Result<Reserved, Failure> {
+    /// So many bytes of it, which is refused where there are not.
+    pub fn reserve(&self, bytes: usize) -> Result<Reserved, Failure> {
         let pieces = u32::try_from(bytes.div_ceil(PIECE)).map_err(|_| Failure::Memory)?;
         let permit = Arc::clone(&self.0).try_acquire_many_owned(pieces);
         permit.map(Reserved).map_err(|_| Failure::Memory)
@@ -43,23 +50,25 @@ impl Budget {
 }
 
 impl Reserved {
-    /// Holds an answer, for as long as any of it is to be written.
-    pub fn hold(mut self, budget: &Budget, answer: Vec<u8>) -> Result<Bytes, Failure> {
+    /// Holds the pieces of an answer, for as long as any of it is to be written.
+    pub fn hold(mut self, budget: &Budget, pieces: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
         struct Held {
-            answer: Vec<u8>,
-            _reserved: Reserved,
+            piece: Bytes,
+            _reserved: Arc<Reserved>,
         }
         impl AsRef<[u8]> for Held {
             fn as_ref(&self) -> &[u8] {
-                &self.answer
+                &self.piece
             }
         }
-        self.grow(budget, answer.len())?;
-        Ok(Bytes::from_owner(Held { answer, _reserved: self }))
+        self.grow(budget, pieces.iter().map(Bytes::len).sum())?;
+        let reserved = Arc::new(self);
+        let hold = |piece| Bytes::from_owner(Held { piece, _reserved: Arc::clone(&reserved) });
+        Ok(pieces.into_iter().map(hold).collect())
     }
 
     /// Grows to `bytes` in all.
-    fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
+    pub fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
         let held = self.0.num_permits() * PIECE;
         if bytes > held {
             // At least a quarter more at a time, so that small frames do not each ask.
@@ -70,14 +79,30 @@ impl Reserved {
     }
 }
 
-/// Reads a body of at most `limit` bytes within `time`. What is refused before its end is swallowed
-/// within bounds.
+/// What a body may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Bytes.
+    pub limit: usize,
+    /// Time until its end.
+    pub time: Duration,
+    /// The place in it that shall lie at an address for elements of any type.
+    pub aligned: usize,
+}
+
+impl Bounds {
+    /// Bytes in front of a body that is put where its memory begins.
+    pub fn skipped(&self) -> usize {
+        self.aligned.wrapping_neg() % ALIGN
+    }
+}
+
+/// Reads a body within its bounds. What is refused before its end is swallowed within others.
 pub async fn read(
     headers: &HeaderMap,
     body: Body,
-    limit: usize,
+    bounds: Bounds,
     budget: &Budget,
-    time: Duration,
 ) -> Result<(Bytes, Reserved), Failure> {
     let announced = match headers.get(header::CONTENT_LENGTH) {
         // hyper has checked that it is a number.
@@ -85,9 +110,10 @@ pub async fn read(
         None => None,
     };
     let mut stream = body.into_data_stream();
-    let result = match tokio::time::timeout(time, collect(&mut stream, announced, limit, budget)).await {
+    let collecting = collect(&mut stream, announced, bounds, budget);
+    let result = match tokio::time::timeout(bounds.time, collecting).await {
         Ok(result) => result,
-        Err(_) => return Err(Failure::Slow(time.as_millis())),
+        Err(_) => return Err(Failure::Slow(bounds.time.as_millis())),
     };
     if let Err(Failure::TooLarge { .. } | Failure::Memory) = &result {
         swallow(&mut stream).await;
@@ -116,13 +142,14 @@ where
 async fn collect<S, E>(
     stream: &mut S,
     announced: Option<usize>,
-    limit: usize,
+    bounds: Bounds,
     budget: &Budget,
 ) -> Result<(Bytes, Reserved), Failure>
 where
     S: futures_util::Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::fmt::Display,
 {
+    let limit = bounds.limit;
     if announced.is_some_and(|length| length > limit) {
         return Err(Failure::TooLarge { limit });
     }
@@ -144,13 +171,16 @@ where
             continue;
         }
         if all.is_empty() {
-            all.reserve(length);
+            // Copied once where it is of a usual size, and into memory that is touched as it comes.
+            all.reserve(bounds.skipped() + announced.unwrap_or(0).min(AT_ONCE).max(length));
+            all.resize(bounds.skipped(), 0);
             all.extend_from_slice(&first);
             first = Bytes::new();
         }
         all.extend_from_slice(&frame);
     }
-    Ok((if all.is_empty() { first } else { all.into() }, reserved))
+    let whole = if all.is_empty() { first } else { Bytes::from(all).slice(bounds.skipped()..) };
+    Ok((whole, reserved))
 }
 
 #[cfg(test)]
@@ -158,11 +188,15 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
+    fn bounds(limit: usize) -> Bounds {
+        Bounds { limit, time: Duration::from_secs(1), aligned: 0 }
+    }
+
     async fn check(frames: &[&'static [u8]], limit: usize, budget: &Budget) -> Result<Bytes, u16> {
         let frames: Vec<Result<Bytes, std::io::Error>> =
             frames.iter().map(|frame| Ok(Bytes::from_static(frame))).collect();
         let body = Body::from_stream(stream::iter(frames));
-        read(&HeaderMap::new(), body, limit, budget, Duration::from_secs(1))
+        read(&HeaderMap::new(), body, bounds(limit), budget)
             .await
             .map(|(bytes, _)| bytes)
             .map_err(|failure| failure.status().as_u16())
@@ -187,13 +221,26 @@ mod tests {
     #[test]
     fn an_answer_is_held_until_it_is_taken() {
         let budget = Budget::new(1);
-        let held = budget.reserve(1).unwrap().hold(&budget, vec![7; 600 << 10]).unwrap();
-        let later = held.slice(1000..);
+        let piece = || Bytes::from(vec![7; 300 << 10]);
+        let held = budget.reserve(1).unwrap().hold(&budget, vec![piece(), piece()]).unwrap();
+        let later = held[1].slice(1000..);
         drop(held);
         let reserved = budget.reserve(1).unwrap();
-        assert!(matches!(reserved.hold(&budget, vec![7; 600 << 10]), Err(Failure::Memory)));
+        assert!(matches!(reserved.hold(&budget, vec![piece(), piece()]), Err(Failure::Memory)));
         drop(later);
         assert!(budget.reserve(1 << 20).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_follows_the_json_lies_where_elements_may() {
+        for aligned in 0..20 {
+            let frames = [&b"0123456789"[..], b"abcdefghijklmnop"].map(Bytes::from_static);
+            let mut stream = stream::iter(frames.map(Ok::<_, std::io::Error>));
+            let bounds = Bounds { aligned, ..bounds(100) };
+            let (body, _) = collect(&mut stream, Some(26), bounds, &Budget::new(1)).await.unwrap();
+            assert_eq!(body, b"0123456789abcdefghijklmnop".as_slice());
+            assert!(body[aligned..].as_ptr().addr().is_multiple_of(ALIGN), "{aligned}");
+        }
     }
 
     #[tokio::test]
@@ -201,15 +248,15 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, 11.into());
         let body = Body::from("ab");
-        let result = read(&headers, body, 10, &Budget::new(1), Duration::from_secs(1)).await;
+        let result = read(&headers, body, bounds(10), &Budget::new(1)).await;
         assert!(matches!(result, Err(Failure::TooLarge { limit: 10 })));
     }
 
     #[tokio::test]
     async fn a_body_that_does_not_come_is_not_waited_for() {
         let body = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
-        let time = Duration::from_millis(20);
-        let result = read(&HeaderMap::new(), body, 10, &Budget::new(1), time).await;
+        let bounds = Bounds { time: Duration::from_millis(20), ..bounds(10) };
+        let result = read(&HeaderMap::new(), body, bounds, &Budget::new(1)).await;
         assert!(matches!(result, Err(Failure::Slow(20))));
     }
 }

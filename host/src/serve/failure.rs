@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::gate::Turned;
 use super::table::Missing;
 use crate::failure::PredictError;
+use crate::oip::binary::TooLong;
 use crate::oip::refusal::Refusal;
 
 /// Why there is no answer.
@@ -44,6 +45,17 @@ pub enum Failure {
         /// In bytes.
         limit: usize,
     },
+    /// The body is not in the coding that its Content-Encoding names.
+    #[error("the body is not the {coding} that its Content-Encoding says: {why}")]
+    Coding {
+        /// As the header names it.
+        coding: &'static str,
+        /// What the decoder said.
+        why: String,
+    },
+    /// An output that cannot be written as the client asked.
+    #[error(transparent)]
+    Unwritable(#[from] TooLong),
     /// A body of another kind.
     #[error("{0}")]
     MediaType(String),
@@ -84,7 +96,10 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Refused(_) | Self::Header(_) | Self::Broken(_) => StatusCode::BAD_REQUEST,
+            Self::Refused(_) | Self::Header(_) | Self::Broken(_) | Self::Coding { .. } => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Unwritable(_) => StatusCode::BAD_REQUEST,
             Self::Predict(PredictError::InvalidInput(_)) => StatusCode::BAD_REQUEST,
             Self::Path | Self::Missing(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,

@@ -1,23 +1,27 @@
-//! The two paths that ask a model: `infer` with tensors in JSON, `raw` with a body that is the input.
+//! The two paths that ask a model: `infer` with tensors in JSON or after it, `raw` with a body that is the
+//! input. Both are one way, on which the body is told apart in one place.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use bytes::Bytes;
 
 use super::Serving;
-use super::body;
-use super::failure::{self, Failure};
+use super::body::{self, Bounds};
+use super::coding::{self, Coding};
+use super::failure::Failure;
 use super::gate::Pass;
 use super::predictor;
 use super::served::{Held, Served};
+use super::wire::{self, Wire};
 use crate::clock;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
-use crate::oip::request::{InferRequest, Parameter, RequestedOutput};
-use crate::oip::{answer_json, check, request_json};
+use crate::oip::binary::Following;
+use crate::oip::request::{Form, InferRequest, Limits, Parameter, RequestedOutput};
+use crate::oip::{answer_body, check, request_json};
 use crate::tensor::NamedTensor;
 
 /// Longest time that a body may take to come.
@@ -26,50 +30,102 @@ const BODY_TIME: Duration = Duration::from_secs(30);
 /// Bodies above this are parsed on a thread that may block.
 const PARSED_ASIDE: usize = 1 << 20;
 
+/// Binary data above this is too: some of it may have to be copied.
+const COPIED_HERE: usize = 8 << 20;
+
 /// `POST …/infer`.
 pub async fn infer(
     State(serving): State<Arc<Serving>>,
     model: Held,
     request: Request,
 ) -> Result<Response, Failure> {
-    let (parts, body) = request.into_parts();
-    if let Err(failure) = admit(&serving, &model).and_then(|()| check_headers(&parts.headers)) {
-        return refuse(body, failure).await;
-    }
-    let limit = model.json_limit;
-    let (text, reserved) = body::read(&parts.headers, body, limit, &serving.budget, BODY_TIME).await?;
-    // The client's time begins when its request is here, not while it is sent.
-    let start = clock::now();
-    let limits = model.limits;
-    let request = if text.len() > PARSED_ASIDE {
-        let parsed = tokio::task::spawn_blocking(move || request_json::parse(&text, &limits)).await;
-        parsed.map_err(|_| Failure::Panic)??
-    } else {
-        request_json::parse(&text, &limits)?
-    };
-    let text = answer(&model, request, start).await?;
-    Ok(failure::json_text(StatusCode::OK, reserved.hold(&serving.budget, text)?))
+    let wire = Wire::of(request.headers());
+    ask(&serving, &model, request, wire, Form::Binary).await
 }
 
-/// `POST …/raw`: the body is the only element of the only input.
+/// `POST …/raw`: the body is the only input. Its outputs come in JSON.
 pub async fn raw(
     State(serving): State<Arc<Serving>>,
     model: Held,
     request: Request,
 ) -> Result<Response, Failure> {
+    ask(&serving, &model, request, Ok(Wire::Raw), Form::default()).await
+}
+
+/// Asks with a body of any kind. `raw` is how the outputs come where the request has no way to say it.
+async fn ask(
+    serving: &Serving,
+    model: &Held,
+    request: Request,
+    wire: Result<Wire, Failure>,
+    raw: Form,
+) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
-    let admitted = admit(&serving, &model)
-        .and_then(|()| check_encoding(&parts.headers))
-        .and_then(|()| Ok(check::raw(&model.manifest().inputs, b"").map(drop)?));
-    if let Err(failure) = admitted {
-        return refuse(body, failure).await;
-    }
-    let limit = model.limits.tensor_bytes;
-    let (bytes, reserved) = body::read(&parts.headers, body, limit, &serving.budget, BODY_TIME).await?;
+    let admitted = admit(serving, model).and_then(|()| {
+        let (wire, coding) = (wire?, Coding::of(&parts.headers)?);
+        Ok((wire, coding, bounds(model, wire)?))
+    });
+    let (wire, coding, bounds) = match admitted {
+        Ok(admitted) => admitted,
+        Err(failure) => {
+            body::swallow(&mut body.into_data_stream()).await;
+            return Err(failure);
+        }
+    };
+    let (bytes, reserved) = body::read(&parts.headers, body, bounds, &serving.budget).await?;
+    let (bytes, reserved) = match coding {
+        None => (bytes, reserved),
+        Some(coding) => coding::unpack(coding, bytes, reserved, bounds, &serving.budget).await?,
+    };
+    // The client's time begins when its request is here, not while it is sent.
     let start = clock::now();
-    let inputs = check::raw(&model.manifest().inputs, bytes)?;
-    let text = answer(&model, InferRequest { inputs, ..InferRequest::default() }, start).await?;
-    Ok(failure::json_text(StatusCode::OK, reserved.hold(&serving.budget, text)?))
+    let request = match wire {
+        Wire::Json => parse(bytes, None, model.limits).await?,
+        Wire::Binary(json) => {
+            let mut bytes = bytes;
+            if bytes.len() < json {
+                return Err(Failure::Header(format!(
+                    "Inference-Header-Content-Length is {json}, and the body has {} bytes",
+                    bytes.len()
+                )));
+            }
+            let following = Following::new(bytes.split_off(json));
+            parse(bytes, Some(following), model.limits).await?
+        }
+        Wire::Raw => {
+            let kind = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+            let inputs = check::raw(&model.manifest().inputs, bytes, kind)?;
+            InferRequest { inputs, form: raw, ..InferRequest::default() }
+        }
+    };
+    let written = answer_body::write(&answer(model, request, start).await?)?;
+    wire::answer(written, Coding::wanted(&parts.headers), reserved, &serving.budget).await
+}
+
+/// What the body of a request to `model` may be.
+fn bounds(model: &Served, wire: Wire) -> Result<Bounds, Failure> {
+    let (limit, aligned) = match wire {
+        Wire::Json => (model.json_limit, 0),
+        Wire::Binary(json) if json > model.json_limit => {
+            return Err(Failure::TooLarge { limit: model.json_limit });
+        }
+        Wire::Binary(json) => (json.saturating_add(model.limits.tensor_bytes), json),
+        Wire::Raw => {
+            check::takes_raw(&model.manifest().inputs)?;
+            (model.limits.tensor_bytes, 0)
+        }
+    };
+    Ok(Bounds { limit, time: BODY_TIME, aligned })
+}
+
+/// Parses a request; a long one on a thread that may block.
+async fn parse(json: Bytes, following: Option<Following>, limits: Limits) -> Result<InferRequest, Failure> {
+    if json.len() <= PARSED_ASIDE && following.as_ref().is_none_or(|following| following.len() <= COPIED_HERE)
+    {
+        return Ok(request_json::parse_with(&json, following, &limits)?);
+    }
+    let parsed = tokio::task::spawn_blocking(move || request_json::parse_with(&json, following, &limits));
+    Ok(parsed.await.map_err(|_| Failure::Panic)??)
 }
 
 /// What refuses a request before its body is read.
@@ -81,46 +137,8 @@ fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
     }
 }
 
-async fn refuse(body: Body, failure: Failure) -> Result<Response, Failure> {
-    body::swallow(&mut body.into_data_stream()).await;
-    Err(failure)
-}
-
-fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
-    check_encoding(headers)?;
-    if headers.contains_key("inference-header-content-length") {
-        return Err(Failure::Header(
-            "the binary tensor data extension is not offered by this server (it is not among the \
-             `extensions` of /v2); send JSON, or use the path `raw`"
-                .to_owned(),
-        ));
-    }
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let text = value.to_str().unwrap_or_default();
-    let kind = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let is_json = kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json");
-    if is_json {
-        Ok(())
-    } else {
-        Err(Failure::MediaType(format!(
-            "the body has to be JSON and its Content-Type is `{kind}`: send `application/json` \
-             (curl: --json), or use the path `raw`"
-        )))
-    }
-}
-
-fn check_encoding(headers: &HeaderMap) -> Result<(), Failure> {
-    match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding != "identity" => Err(Failure::MediaType(
-            "compressed bodies are not taken by this server: send the body without Content-Encoding"
-                .to_owned(),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Asks the model and writes its answer, whatever the request was written in.
-async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<Vec<u8>, Failure> {
+/// Asks the model, whatever the request was written in and the answer will be.
+async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<InferAnswer, Failure> {
     let manifest = model.manifest();
     check::inputs(&manifest.inputs, &request.inputs)?;
     check::outputs(&manifest.outputs, &request.outputs)?;
@@ -128,7 +146,9 @@ async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<V
     let left = || deadline.saturating_sub(clock::now().duration_since(start));
     let pass = model.gate.enter(left()).await?;
     let began = clock::now();
-    let outputs = predict(model, request.inputs, &request.outputs, left(), pass).await;
+    let outputs = predict(model, request.inputs, left(), pass).await;
+    let form = request.form;
+    let outputs = outputs.and_then(|outputs| select(model, &request.outputs, form, outputs));
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
             tracing::warn!(package = %manifest.name, version = %model.version, %failure, "no answer");
@@ -137,31 +157,37 @@ async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<V
         Err(_) => {}
         Ok(_) => model.answered(clock::now().duration_since(began)),
     }
-    let answer = InferAnswer {
+    Ok(InferAnswer {
         model_name: manifest.name.to_string(),
         model_version: model.version.clone(),
         id: request.id,
         parameters: model.provenance.clone(),
         outputs: outputs?,
-    };
-    Ok(answer_json::write(&answer))
+    })
 }
 
 async fn predict(
     model: &Held,
     inputs: Vec<NamedTensor>,
-    requested: &[RequestedOutput],
     left: Duration,
     pass: Pass,
-) -> Result<Vec<AnsweredOutput>, Failure> {
+) -> Result<Vec<NamedTensor>, Failure> {
     if left.is_zero() {
         return Err(Failure::Busy);
     }
     let held = (pass, model.again());
-    let outputs = predictor::ask(Arc::clone(&model.predictor), inputs, left, held).await?;
-    let selected = check::select(&model.manifest().outputs, requested, outputs);
+    Ok(predictor::ask(Arc::clone(&model.predictor), inputs, left, held).await?)
+}
+
+fn select(
+    model: &Served,
+    requested: &[RequestedOutput],
+    form: Form,
+    outputs: Vec<NamedTensor>,
+) -> Result<Vec<AnsweredOutput>, Failure> {
+    let selected = check::select(&model.manifest().outputs, requested, form, outputs);
     let selected = selected.map_err(Failure::NoOutput)?;
-    Ok(selected.into_iter().map(|(tensor, encoding)| AnsweredOutput { tensor, encoding }).collect())
+    Ok(selected.into_iter().map(|(tensor, form)| AnsweredOutput { tensor, form }).collect())
 }
 
 /// The package's deadline, or the client's `timeout` (microseconds, as Triton has it) if shorter.

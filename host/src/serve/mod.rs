@@ -4,7 +4,10 @@
 //! package is asked, `routes` and `infer` are the protocol's paths, `listen`, `connection`, `seats` and
 //! `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
 
+#[cfg(test)]
+mod binary_tests;
 pub mod body;
+pub mod coding;
 pub mod connection;
 pub mod failure;
 #[cfg(test)]
@@ -23,6 +26,7 @@ pub mod stream;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -118,12 +118,27 @@ async fn every_refusal_is_json_with_its_status() {
     let form =
         Request::post("/v2/models/m/infer").header("content-type", "application/x-www-form-urlencoded");
     check(form.body(Body::from("{}")).unwrap(), 415, "send `application/json`").await;
-    let gzip = Request::post("/v2/models/m/infer").header("content-encoding", "gzip");
-    check(gzip.body(Body::from("{}")).unwrap(), 415, "compressed").await;
-    let binary = Request::post("/v2/models/m/infer").header("inference-header-content-length", "2");
-    check(binary.body(Body::from("{}")).unwrap(), 400, "binary tensor data").await;
+    let coded = |coding: &str| {
+        let request = Request::post("/v2/models/m/infer").header("content-encoding", coding);
+        request.body(Body::from("{}")).unwrap()
+    };
+    check(coded("br"), 415, "send it with `gzip`").await;
+    check(coded("gzip"), 400, "the body is not the gzip").await;
+    let binary = |length: &str| {
+        let request = Request::post("/v2/models/m/infer").header("inference-header-content-length", length);
+        request.body(Body::from(r#"{"inputs":[]}"#)).unwrap()
+    };
+    check(binary("x"), 400, "has to be one number").await;
+    check(binary("14"), 400, "is 14, and the body has 13 bytes").await;
+    check(binary("13"), 400, "input `x` is missing").await;
+    check(binary("12"), 400, "expected `,` or `}`, found the end").await;
+    check(binary("1048577"), 413, "larger than the 1048576 bytes").await;
+    check(binary("0"), 400, "has 13 bytes, and input `x` (FP32 [-1]) takes a multiple of 4").await;
     let raw = Request::post("/v2/models/m/raw").body(Body::from("x")).unwrap();
-    check(raw, 400, "raw bodies are for packages with a single BYTES input").await;
+    check(raw, 400, "the raw body has 1 bytes").await;
+    let two = Request::post("/v2/models/m/infer").header("inference-header-content-length", "13");
+    let two = two.header("inference-header-content-length", "13");
+    check(two.body(Body::empty()).unwrap(), 400, "has to be one number").await;
 }
 
 #[tokio::test]
