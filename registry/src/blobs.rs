@@ -4,12 +4,13 @@
 //! left in `incoming/` is removed at the start.
 
 use std::fs;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::{ReadWriteFlags, preadv2};
 use selvedge_package::Digest;
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt;
@@ -191,6 +192,20 @@ impl Reader {
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
         self.file.read_exact_at(buffer, offset).map_err(Error::file("read", &self.path))
     }
+
+    /// The same where it need not wait for the disk; else what `buffer` holds means nothing.
+    pub fn read_now(&self, buffer: &mut [u8], offset: u64) -> bool {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut [IoSliceMut::new(&mut buffer[done..])];
+            match preadv2(&self.file, rest, offset + done as u64, ReadWriteFlags::NOWAIT) {
+                // A file that is too short is for `read_at` to complain about.
+                Ok(0) | Err(_) => return false,
+                Ok(read) => done += read,
+            }
+        }
+        true
+    }
 }
 
 /// A blob on its way in. Dropping it forgets what came.
@@ -280,6 +295,25 @@ mod tests {
         assert_eq!(blobs.read(&digest, 6).unwrap().unwrap(), b"abcdef");
         assert!(blobs.read(&digest, 5).is_err());
         assert!(fs::read_dir(data.path().join("blobs/incoming")).unwrap().next().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_read_without_waiting_is_right_or_nothing() {
+        let data = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(data.path(), Limits::default()).unwrap();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let digest = Digest::of(&bytes);
+        put(&blobs, digest, &[&bytes]).await.unwrap();
+        let reader = blobs.reader(&digest, 100_000).unwrap().unwrap();
+        let mut buffer = vec![0; 30_000];
+        for offset in [0, 30_000, 70_000] {
+            // A file system may not know this way of reading.
+            if reader.read_now(&mut buffer, offset) {
+                assert_eq!(buffer, bytes[offset as usize..][..30_000]);
+            }
+        }
+        assert!(!reader.read_now(&mut buffer, 70_001), "there are fewer bytes");
+        assert!(reader.read_at(&mut buffer, 70_001).is_err());
     }
 
     #[tokio::test]

@@ -34,7 +34,10 @@ pub(super) fn keep(
         return Ok(Put::Spoiled);
     }
     file.write_at(chunk.offset, bytes)?;
-    *whole = longer;
+    *whole = match longer {
+        Some(longer) => longer.catch_up(file, index),
+        None => whole.take().and_then(|whole| whole.passed(n)),
+    };
     Ok(Put::Kept)
 }
 
@@ -123,4 +126,41 @@ impl Keeper {
 
 fn gone() -> io::Error {
     io::Error::other("the thread that keeps chunks has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::disk::{Disk as _, RealDisk};
+    use selvedge_package::chunks::{CHUNK, Indexed};
+
+    /// The digest so far after chunks came in this order.
+    fn digest_after(order: &[u32]) -> Option<Digest> {
+        let chunks = order.len();
+        let bytes: Vec<u8> = (0..(chunks - 1) * CHUNK as usize + 9).map(|n| ((n * 31) >> 3) as u8).collect();
+        let indexed = Indexed::of(&bytes);
+        let index = ChunkIndex::parse(&indexed.indexes[0].1, indexed.size).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = RealDisk.open_or_create(&folder.path().join("blob")).unwrap();
+        let mut whole = Some(InOrder::default());
+        for &n in order {
+            let from = n as usize * CHUNK as usize;
+            let chunk = &bytes[from..(from + CHUNK as usize).min(bytes.len())];
+            assert_eq!(keep(&*file, &index, &mut whole, n, &chunk[1..]).unwrap(), Put::Spoiled);
+            assert_eq!(keep(&*file, &index, &mut whole, n, chunk).unwrap(), Put::Kept);
+        }
+        let digest = whole.and_then(|whole| whole.digest(index.len()));
+        assert!(digest.is_none_or(|digest| digest == indexed.digest), "{order:?} made another digest");
+        digest
+    }
+
+    #[test]
+    fn what_came_a_little_out_of_order_was_hashed_as_it_came() {
+        for order in [&[0, 1, 2, 3, 4][..], &[1, 0, 3, 4, 2], &[4, 3, 2, 1, 0], &[2, 4, 0, 1, 3]] {
+            assert!(digest_after(order).is_some(), "{order:?}");
+        }
+        // The first comes last, after more than are kept in mind: the file is hashed in the end.
+        let late: Vec<u32> = (1..80).chain([0]).collect();
+        assert_eq!(digest_after(&late), None);
+    }
 }

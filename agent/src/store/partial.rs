@@ -18,7 +18,7 @@ use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
 use super::keeper::{Keeper, keep};
 use super::saving::{Saver, Saving};
-use super::whole::{InOrder, sync_and_read_back};
+use super::whole::InOrder;
 use super::{Store, StoreError, record};
 
 /// What became of a chunk.
@@ -45,8 +45,8 @@ pub struct Partial {
     bytes: u64,
     unsaved: bool,
     pub(super) saver: Saver,
-    /// The digest so far, where all chunks have come in order since the blob was begun. The keeper has it
-    /// while there is one.
+    /// The digest so far, where all chunks have come since the blob was begun, about in order. The keeper has
+    /// it while there is one.
     pub(super) whole: Option<InOrder>,
     pub(super) keeper: Option<Keeper>,
     /// What it has said and nobody asked for yet.
@@ -57,7 +57,13 @@ impl Store {
     /// Begins or resumes a blob of the index's size. `index` must come from signed data.
     pub fn partial(&self, digest: Digest, index: ChunkIndex) -> Result<Partial, StoreError> {
         let path = self.partial_path(&digest);
-        let new = self.disk.size(&path).map_err(StoreError::io("look at", &path))?.is_none();
+        let mut there = self.disk.size(&path).map_err(StoreError::io("look at", &path))?;
+        if there.is_some_and(|size| size > index.size()) {
+            // Whatever this is, it is not a part of the blob.
+            self.remove_if_there(&path)?;
+            there = None;
+        }
+        let new = there.is_none();
         let file = self.disk.open_or_create(&path).map_err(StoreError::io("open", &path))?;
         if new && index.len() > 1 {
             // What a checkpoint makes durable must keep its name, too.
@@ -238,10 +244,11 @@ impl Partial {
         Ok(Some(Saving { store, digest: self.digest, file, bitmap }))
     }
 
-    /// Makes the whole blob a stored one: it is durable, its digest is right, and so are its bytes on disk.
+    /// Makes the whole blob a stored one: it is durable, and its digest is right. Where its chunks did not come
+    /// about one after the other since it was begun, that is found out by hashing the file.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] where the bytes on disk do not have the digest; then every chunk has
+    /// [`StoreError::Damaged`] where the bytes in the file do not have the digest; then every chunk has
     /// been looked at again, those that are wrong are missing again, and the transfer can go on with
     /// [`Store::partial`]. [`StoreError::Contradicted`] where every chunk is right and the whole is not.
     pub fn finish(mut self) -> Result<(), StoreError> {
@@ -249,15 +256,10 @@ impl Partial {
         self.saver.wait()?;
         let path = self.store.partial_path(&self.digest);
         let came = self.whole.take().and_then(|whole| whole.digest(self.index.len()));
-        let is_there = if came == Some(self.digest) {
-            // What came was right, chunk by chunk and as a whole. What was written is read back.
-            let (synced, right) = sync_and_read_back(&*self.file, &self.index);
-            synced.map_err(StoreError::io("sync", &path))?;
-            right.map_err(StoreError::io("read", &path))?
-        } else {
-            self.file.sync().map_err(StoreError::io("sync", &path))?;
-            self.has_digest()?
-        };
+        self.file.sync().map_err(StoreError::io("sync", &path))?;
+        // What came was right, chunk by chunk and as a whole, and was written without an error. Whoever uses
+        // it hashes it first, so that it is not read back here.
+        let is_there = came == Some(self.digest) || self.has_digest()?;
         if !is_there {
             self.look_again(Recheck::Everything)?;
             if !self.have.is_full() {

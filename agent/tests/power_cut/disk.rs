@@ -198,13 +198,24 @@ impl CutDisk {
 
     /// Changes a byte of a file behind everyone's back.
     pub fn flip(&self, path: &Path, offset: usize) {
+        self.change(path, |bytes| {
+            if let Some(byte) = bytes.get_mut(offset) {
+                *byte ^= 1;
+            }
+        });
+    }
+
+    /// Cuts a file short, or makes it longer, behind everyone's back.
+    pub fn resize(&self, path: &Path, size: usize) {
+        self.change(path, |bytes| bytes.resize(size, 0x5a));
+    }
+
+    fn change(&self, path: &Path, change: impl Fn(&mut Vec<u8>)) {
         let mut world = self.world();
         let id = world.find(path).unwrap();
         if let Node::File { seen, kept } = &mut world.nodes[id] {
             for bytes in [seen, kept] {
-                if let Some(byte) = bytes.get_mut(offset) {
-                    *byte ^= 1;
-                }
+                change(bytes);
             }
         }
     }

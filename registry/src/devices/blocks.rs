@@ -180,14 +180,10 @@ impl Blocks {
         let (given, wait) = self.share(device, &spans, clock::running());
         let spans = spans[..given].to_vec();
         let costs: Vec<u64> = spans.iter().map(cost_of).collect();
-        let (transfer, frames) = (need.transfer, Arc::clone(&self.frames));
-        let frames = tokio::task::spawn_blocking(move || frames.read(&source, transfer, &spans))
-            .await
-            .map_err(|error| Error::File {
-                action: "read blocks from",
-                path: need.digest.hex().into(),
-                source: std::io::Error::other(error),
-            })??;
+        let frames = match self.frames.read_now(&source, need.transfer, &spans) {
+            Some(frames) => frames,
+            None => self.read(source, need, spans).await?,
+        };
         let mut tried = 0_usize;
         // The broker takes them slowly: the device's bitmap asks for the rest again.
         if !publish(handle, device, frames.into_iter().inspect(|_| tried += 1)) {
@@ -197,6 +193,17 @@ impl Blocks {
             return Ok(Some(Refusal::Busy { retry_after_ms: FULL_MS }));
         }
         Ok(wait.map(busy))
+    }
+
+    /// Reads blocks beside: they are on the disk.
+    async fn read(&self, source: Source, need: &Need, spans: Vec<block::Span>) -> Result<Vec<Bytes>, Error> {
+        let (transfer, frames) = (need.transfer, Arc::clone(&self.frames));
+        let read = tokio::task::spawn_blocking(move || frames.read(&source, transfer, &spans));
+        read.await.map_err(|error| Error::File {
+            action: "read blocks from",
+            path: need.digest.hex().into(),
+            source: std::io::Error::other(error),
+        })?
     }
 
     /// How many of the blocks may be sent now, and how long the device is to wait for the rest.

@@ -28,6 +28,33 @@ pub(super) struct Frames(Mutex<Vec<Bytes>>);
 impl Frames {
     /// Reads these blocks, each behind its header. It may wait for the disk.
     pub fn read(&self, source: &Source, transfer: u32, spans: &[Span]) -> Result<Vec<Bytes>, Error> {
+        self.fill(transfer, spans, |place, offset| match source {
+            Source::File(reader) => reader.read_at(place, offset),
+            Source::Memory(bytes) => {
+                copy(bytes, place, offset);
+                Ok(())
+            }
+        })
+    }
+
+    /// The same where all of them are in memory; else nothing.
+    pub fn read_now(&self, source: &Source, transfer: u32, spans: &[Span]) -> Option<Vec<Bytes>> {
+        let filled = self.fill(transfer, spans, |place, offset| match source {
+            Source::File(reader) => reader.read_now(place, offset).then_some(()).ok_or(()),
+            Source::Memory(bytes) => {
+                copy(bytes, place, offset);
+                Ok(())
+            }
+        });
+        filled.ok()
+    }
+
+    fn fill<E>(
+        &self,
+        transfer: u32,
+        spans: &[Span],
+        mut read: impl FnMut(&mut [u8], u64) -> Result<(), E>,
+    ) -> Result<Vec<Bytes>, E> {
         let length = |span: &Span| HEADER + span.length as usize;
         let mut answer = self.take(spans.iter().map(length).sum());
         let mut rest = &mut answer[..];
@@ -35,11 +62,7 @@ impl Frames {
             let (header, behind) = rest.split_at_mut(HEADER);
             let (place, behind) = behind.split_at_mut(span.length as usize);
             header.copy_from_slice(&block::header(transfer, span.number));
-            match source {
-                Source::File(reader) => reader.read_at(place, span.offset)?,
-                // The spans were made for this length.
-                Source::Memory(bytes) => place.copy_from_slice(&bytes[span.offset as usize..][..place.len()]),
-            }
+            read(place, span.offset)?;
             rest = behind;
         }
         let mut answer = answer.freeze();
@@ -62,6 +85,11 @@ impl Frames {
             kept.push(answer);
         }
     }
+}
+
+/// The spans were made for these bytes.
+fn copy(bytes: &[u8], place: &mut [u8], offset: u64) {
+    place.copy_from_slice(&bytes[offset as usize..][..place.len()]);
 }
 
 #[cfg(test)]

@@ -14,7 +14,9 @@ mod reports;
 mod want;
 
 use std::collections::BTreeMap;
+use std::future::{Future as _, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use selvedge_mqtt::{Inbox, Incoming};
@@ -185,7 +187,11 @@ impl Devices {
                 let (blocks, device) = (Arc::clone(&self.blocks), device.clone());
                 let handle = self.outgoing.handle().clone();
                 self.heard(&device, epoch).await?;
-                tokio::spawn(async move { blocks.answer(&device, &need, &handle).await });
+                let mut answer = Box::pin(async move { blocks.answer(&device, &need, &handle).await });
+                // What is at hand is answered at once, and in the order in which it was asked for.
+                if poll_fn(|context| Poll::Ready(answer.as_mut().poll(context).is_pending())).await {
+                    tokio::spawn(answer);
+                }
                 Ok(())
             }
             (Kind::Birth, Body::Birth(birth)) => self.birth(device, epoch, birth).await,

@@ -7,6 +7,7 @@
 //! last byte.
 #![allow(clippy::disallowed_methods)]
 
+mod keep;
 mod mqtt;
 mod tcp;
 
@@ -19,7 +20,11 @@ async fn main() -> anyhow::Result<()> {
     match words[..] {
         ["serve", broker, file, block] => mqtt::serve(broker, file.as_ref(), block.parse()?).await,
         ["pull", broker, bytes, block, window] => {
-            say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?).await?)
+            say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?, None).await?)
+        }
+        ["pull", broker, bytes, block, window, file] => {
+            let kept = keep::Kept::create(file.as_ref())?;
+            say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?, Some(kept)).await?)
         }
         ["tcp-serve", address, bytes] => tcp::serve(address, bytes.parse()?),
         ["tcp-get", address, bytes] => say(tcp::get(address, bytes.parse()?)?),

@@ -1,4 +1,5 @@
-//! Blocks by bare rumqttc at QoS 0: pulled in windows, as the agent does, and nothing else that it does.
+//! Blocks by bare rumqttc at QoS 0: pulled in windows, as the agent does, and nothing else that it does, but
+//! for keeping them where that is asked for.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,6 +11,8 @@ use rumqttc::NetworkOptions;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{ConnectProperties, Packet};
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
+
+use crate::keep::Kept;
 
 const NEED: &str = "peer/need";
 const BLOCK: &str = "peer/block";
@@ -71,8 +74,14 @@ pub async fn serve(broker: &str, file: &Path, block: usize) -> anyhow::Result<()
     }
 }
 
-/// Pulls all blocks of a blob of `bytes` bytes; the seconds that it took.
-pub async fn pull(broker: &str, bytes: usize, block: usize, window: usize) -> anyhow::Result<f64> {
+/// Pulls all blocks of a blob of `bytes` bytes; the seconds that it took, until they are kept if they are to be.
+pub async fn pull(
+    broker: &str,
+    bytes: usize,
+    block: usize,
+    window: usize,
+    mut kept: Option<Kept>,
+) -> anyhow::Result<f64> {
     let (client, mut poll) = connect(broker, "peer-pull")?;
     client.subscribe(BLOCK, QoS::AtMostOnce).await?;
     if next(&mut poll).await?.is_some() {
@@ -107,7 +116,13 @@ pub async fn pull(broker: &str, bytes: usize, block: usize, window: usize) -> an
             in_flight = in_flight.saturating_sub(1);
             // Somebody looks at each byte's neighbourhood: it really came.
             sum += u64::from(*payload.last().context("an empty block")?);
+            if let Some(kept) = &mut kept {
+                kept.take(number, block, &payload[HEADER..])?;
+            }
         }
+    }
+    if let Some(kept) = kept {
+        anyhow::ensure!(kept.finish()? > 1, "nothing was checked");
     }
     let seconds = start.elapsed().as_secs_f64();
     anyhow::ensure!(sum > 0, "only zeros came");

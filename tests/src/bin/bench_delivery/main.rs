@@ -1,6 +1,6 @@
 //! `cargo xtask bench delivery [PART…]`: how fast a blob gets to a device, against the least that could
 //! move it in the same run. Parts: `loopback` (100 MB through Mosquitto, against bare rumqttc at QoS 0
-//! with the same blocks and window), `memory` (the agent's PSS while 500 MB come), `slow` (1 Mbit/s,
+//! with the same blocks and window, and against that with the least of checking and keeping), `memory` (the agent's PSS while 500 MB come), `slow` (1 Mbit/s,
 //! 300 ms there and back, 2 % loss, over TLS, against one bare TCP download under cubic), `cut` (the
 //! same link, silent for 5 s of every 20 s, against what the time in between allows), and, only where it is
 //! named, `largest` (PSS while a blob of 2 GiB comes, the largest there may be; wants 10 GB of disk).
