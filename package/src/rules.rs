@@ -150,6 +150,13 @@ pub fn check(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> 
     check_requires(manifest, limits)?;
     check_module(manifest, limits)?;
     check_models(manifest, limits)?;
+    // A model may compute something from nothing; where there are several, inputs were forgotten.
+    if manifest.inputs.is_empty() && manifest.models.len() > 1 {
+        return Err(ManifestError::Missing { field: "inputs" });
+    }
+    if manifest.outputs.is_empty() {
+        return Err(ManifestError::Missing { field: "outputs" });
+    }
     check_tensors("inputs", &manifest.inputs, limits)?;
     check_tensors("outputs", &manifest.outputs, limits)?;
     check_acceptance(manifest, limits)?;
@@ -263,9 +270,6 @@ fn check_models(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
 }
 
 fn check_tensors(field: &'static str, tensors: &[TensorSpec], limits: &Limits) -> Result<(), ManifestError> {
-    if tensors.is_empty() {
-        return Err(ManifestError::Missing { field });
-    }
     few(field, tensors.len(), limits.tensors)?;
     let mut names = BTreeSet::new();
     for tensor in tensors {

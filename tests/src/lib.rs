@@ -3,7 +3,7 @@
 //! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of four brokers,
 //! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `knocking` knocks at the host's door,
-//! `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
+//! `serving` is a host without an agent, `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network namespaces, `cgroup` a limit on memory, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
 //! `versions` make packages of them, `web` serves them over HTTP, `wire` counts
 //! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
@@ -25,6 +25,7 @@ pub mod onnx_writer;
 pub mod packages;
 pub mod process;
 pub mod programs;
+pub mod serving;
 pub mod socket_unit;
 pub mod stack;
 pub mod tampering;

@@ -49,7 +49,8 @@ enum Command {
         folder: Option<PathBuf>,
     },
     /// Install what the tests need and run all of them, or a part: `stories`, `attacks`,
-    /// `hostile`, `links`, `power-cut`, `swap`, `memory-kill` (only by name: it needs root and a control group)
+    /// `hostile`, `links`, `power-cut`, `swap`, `onnx-backend`, `memory-kill` (only by name: it needs root and a
+    /// control group)
     Test {
         /// The part, and arguments for `cargo nextest run`
         #[arg(value_name = "PART | ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]

@@ -31,7 +31,7 @@ enum End {
     Counts,
 }
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
     Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
     Part { name: "hostile", filter: "package(selvedge-tests) & binary(host_sandbox)", end: End::Counts },
@@ -46,6 +46,7 @@ const PARTS: [Part; 6] = [
         filter: "package(selvedge-tests) & binary(swap) | package(selvedge-deployment)",
         end: End::Counts,
     },
+    Part { name: "onnx-backend", filter: "package(selvedge-tests) & binary(onnx_backend)", end: End::Counts },
 ];
 
 /// A program besides (`tests/src/bin/memory_kill.rs`): it needs what not every machine gives.

@@ -5,11 +5,12 @@
 //! longer ones, and the first, move to a thread that may block. Every run is watched: at its deadline
 //! it is told to stop, and when that fails within its grace the host's fatal callback is called.
 
-/// For the bench that compares with it; nothing else outside of this crate may use it.
+/// For the bench and the test that compare with it; nothing else outside of this crate may use it.
 pub use ort;
 
 pub mod blocking;
 pub mod library;
+pub mod raw;
 pub mod telemetry;
 pub mod values;
 

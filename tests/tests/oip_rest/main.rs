@@ -3,7 +3,8 @@
 
 mod crowd;
 mod element_types;
-mod host;
 mod memory;
 mod requests;
 mod running;
+
+use selvedge_tests::serving as host;

@@ -11,6 +11,7 @@ use crate::{examples, paths, run};
 
 pub mod apt;
 mod magika;
+mod onnx_backend;
 pub mod onnxruntime;
 mod programs;
 mod python;
@@ -45,7 +46,8 @@ pub fn for_tests() -> Result<()> {
     let _lock = lock()?;
     programs::install()?;
     python::venv()?;
-    simulator::file()
+    simulator::file()?;
+    onnx_backend::cases()
 }
 
 /// Two set-ups at once would fetch everything twice; the second waits for the first.

@@ -1,4 +1,5 @@
-//! A real host on loopback, and packages of tiny models for it.
+//! A real host on loopback, and packages of tiny models for it. What goes wrong here fails the test.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,11 +11,12 @@ use selvedge_control::client::{Client, ClientError};
 use selvedge_control::{HostStatus, Load, Loaded, PackageRef, Purpose};
 use selvedge_package::Manifest;
 use selvedge_package::bundle::Builder;
-use selvedge_tests::process;
-use selvedge_tests::programs::{program, set_up};
-use selvedge_tests::wait;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::onnx_writer;
+use crate::programs::{program, set_up};
+use crate::{process, wait};
 
 /// Long enough for any answer on a busy machine; reaching it is a failure.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -59,7 +61,7 @@ impl Package {
     pub fn identity(name: &str, release: u64) -> Self {
         let ones = |name| tensor((name, "FP32"), &[2, 3], json!([1, 1, 1, 1, 1, 1]));
         let case = json!({"name": "ones", "inputs": [ones("x")], "outputs": [ones("y")]});
-        let model = selvedge_tests::onnx_writer::identity();
+        let model = onnx_writer::identity();
         Self::new(name, release, model, (&[("x", "FP32", &[2, 3])], &[("y", "FP32", &[2, 3])]), case)
     }
 
@@ -75,6 +77,15 @@ impl Package {
     pub fn file(mut self, path: &str, bytes: impl Into<Vec<u8>>) -> Self {
         self.files.insert(path.to_owned(), bytes.into());
         self
+    }
+
+    /// Adds a file and lists it in the manifest.
+    #[must_use]
+    pub fn listed(mut self, path: &str, bytes: impl Into<Vec<u8>>) -> Self {
+        let mut files = self.manifest["files"].as_array().cloned().unwrap_or_default();
+        files.push(path.into());
+        self.manifest["files"] = files.into();
+        self.file(path, bytes)
     }
 
     /// Writes the directory that the agent would have made.
