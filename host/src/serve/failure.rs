@@ -27,6 +27,9 @@ pub enum Failure {
     /// Neither a path of the protocol.
     #[error("there is nothing at this path; the protocol's paths begin with /v2")]
     Path,
+    /// A path of an extension that is not offered here.
+    #[error("{0}")]
+    NotOffered(&'static str),
     /// No such model or version.
     #[error(transparent)]
     Missing(#[from] Missing),
@@ -101,7 +104,7 @@ impl Failure {
             }
             Self::Unwritable(_) => StatusCode::BAD_REQUEST,
             Self::Predict(PredictError::InvalidInput(_)) => StatusCode::BAD_REQUEST,
-            Self::Path | Self::Missing(_) => StatusCode::NOT_FOUND,
+            Self::Path | Self::NotOffered(_) | Self::Missing(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,

@@ -7,7 +7,7 @@ use axum::extract::{FromRequestParts, RawPathParams, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use serde_json::json;
 
 use super::Serving;
@@ -15,6 +15,20 @@ use super::failure::{self, Failure};
 use super::infer;
 use super::served::Held;
 use crate::oip::metadata::{ModelConfig, ModelMetadata, SERVER};
+
+/// Paths of the protocol's extensions that its clients know and that are not here.
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("/v2/systemsharedmemory/{*rest}", SHARED_MEMORY),
+    ("/v2/cudasharedmemory/{*rest}", SHARED_MEMORY),
+    (
+        "/v2/repository/{*rest}",
+        "the model repository is not offered at this address: packages are loaded and listed on the host's private \
+         control socket (`selvedge-agent status` shows them)",
+    ),
+];
+
+const SHARED_MEMORY: &str =
+    "shared memory is not offered by this server: send tensors in the request (binary data costs one copy)";
 
 /// All paths over `serving`.
 pub fn router(serving: Arc<Serving>) -> Router {
@@ -34,6 +48,9 @@ pub fn router(serving: Arc<Serving>) -> Router {
         for (path, method) in paths {
             router = router.route(&format!("{model}{path}"), method);
         }
+    }
+    for (paths, extension) in ELSEWHERE {
+        router = router.route(paths, any(async move || Failure::NotOffered(extension)));
     }
     router
         .fallback(async || Failure::Path)

@@ -56,7 +56,7 @@ fn identity(name: &str, element: Element, datatype: &str, rank: usize) -> Packag
 }
 
 /// A host with an identity of one dimension for each type, by the type's name in small letters.
-async fn host() -> Host {
+pub async fn host() -> Host {
     let host = Host::start().await;
     for (element, datatype, _) in types() {
         host.put(&identity(&datatype.to_lowercase(), element, datatype, 1).write()).await;

@@ -6,5 +6,6 @@ mod element_types;
 mod memory;
 mod requests;
 mod running;
+mod triton_client;
 
 use selvedge_tests::serving as host;
