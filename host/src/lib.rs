@@ -5,6 +5,7 @@
 
 pub mod cases;
 pub mod clock;
+pub mod confine;
 pub mod control;
 pub mod engine;
 pub mod failure;

@@ -5,7 +5,8 @@
 
 use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +14,22 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use selvedge_control::{ProbeResult, Settings};
+use selvedge_host::confine::{Reach, confine};
 use selvedge_host::control::{fatal, journal::Journal};
+use selvedge_host::engine::cache::Cache;
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
 use selvedge_host::serve::{listen, locate, server};
+use selvedge_host::session;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Bytes of settings that are read.
 const MOST_SETTINGS: u64 = 1 << 20;
+
+/// Descriptors of the host: connections, and the files of modules that may open some.
+const MOST_DESCRIPTORS: u64 = 1 << 16;
 
 /// Loads Selvedge packages, runs their modules in a sandbox and serves inference.
 #[derive(Debug, Parser)]
@@ -81,6 +88,10 @@ struct Serve {
     /// Directory for compiled modules; made with mode 0700.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Directory below which every package lies: apart from what the program itself needs, the host can
+    /// then read nothing else. Once for each; without any it can read all files.
+    #[arg(long, value_name = "DIR")]
+    packages_below: Vec<PathBuf>,
 }
 
 /// Exactly one of these.
@@ -131,17 +142,20 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
         variable("LISTEN_FDNAMES").as_deref(),
         std::process::id(),
     )?;
+    more_descriptors();
+    let opened = listen::open(inherited, serve.listen, serve.control.as_deref())?;
     let journal = Arc::new(Journal::default());
     let cache = serve.data.as_ref().map(|data| data.join("compiled"));
     let fatal = fatal::callback(Arc::clone(&journal), serve.data.clone());
-    let runtime = Runtime::new(options(places, cache, Arc::clone(&fatal)))?;
+    let options = options(places, cache, Arc::clone(&fatal));
+    shut_in(&options, serve.packages_below, serve.data)?;
+    let runtime = Runtime::new(options)?;
     let executor = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("could not start the threads that serve")?;
     executor.block_on(async {
-        let listeners = listen::listeners(inherited, serve.listen, serve.control.as_deref())?;
-        server::run(listeners, Arc::new(runtime), journal, fatal).await?;
+        server::run(opened.listeners()?, Arc::new(runtime), journal, fatal).await?;
         anyhow::Ok(())
     })?;
     // A load or a run that is still at work is not waited for, nor is its library unloaded under it.
@@ -149,8 +163,51 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
     fatal::end(0)
 }
 
+/// As many descriptors as the system lets this process have: modules may open files.
+fn more_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(MOST_DESCRIPTORS, |most| most.min(MOST_DESCRIPTORS));
+    if limit.current.is_some_and(|current| current < most) {
+        // What cannot be had is met again where connections are counted.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
+    }
+}
+
+/// Loads ONNX Runtime's library, which may not be read any more afterwards, and shuts this process in. No
+/// thread has been started.
+fn shut_in(options: &RuntimeOptions, readable: Vec<PathBuf>, data: Option<PathBuf>) -> anyhow::Result<()> {
+    session::library::preload(&options.onnxruntime)?;
+    for directory in readable.iter().chain(&data) {
+        // Landlock knows what is there, and nothing that is made later.
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("`{}` could not be made", directory.display()))?;
+    }
+    if let Some(cache) = &options.cache {
+        Cache::open(cache)?;
+    }
+    let library = options.onnxruntime.parent().map(PathBuf::from);
+    let own = library.into_iter().chain([options.modules.clone()]).collect();
+    confine(&Reach { readable, writable: data.into_iter().collect(), own });
+    Ok(())
+}
+
+/// The directories that a path leads through: its own, and where a link there points to.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let folder =
+        |path: &Path| if path.is_dir() { Some(path.to_owned()) } else { path.parent().map(PathBuf::from) };
+    let real = path.canonicalize().ok();
+    let absolute = std::path::absolute(path).ok();
+    absolute.iter().chain(&real).filter_map(|path| folder(path)).collect()
+}
+
 fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
     let settings = if probe.settings { read_settings()? } else { Settings::new() };
+    let readable =
+        probe.what.model.iter().chain(&probe.what.package).flat_map(|path| folders(path)).collect();
     let target = match (probe.what.model, probe.what.package) {
         (Some(model), None) => Target::Model(model),
         (None, Some(package)) => Target::Package(package, settings),
@@ -163,7 +220,9 @@ fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
         eprintln!("selvedge-host: {}", stuck.what);
         fatal::end(fatal::EXIT_CODE);
     });
-    let result = probe::run(target, options(places, None, fatal));
+    let options = options(places, None, fatal);
+    shut_in(&options, readable, None)?;
+    let result = probe::run(target, options);
     println!("{}", serde_json::to_string(&result).context("the result could not be written")?);
     Ok(match result {
         ProbeResult::Model(_) | ProbeResult::Package(_) => ExitCode::SUCCESS,

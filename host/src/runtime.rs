@@ -83,6 +83,9 @@ impl Runtime {
         let engine = engine::new_engine().map_err(RuntimeError::Engine)?;
         let linker = sandbox::linker(&engine).map_err(RuntimeError::Engine)?;
         let cache = options.cache.as_deref().map(Cache::open).transpose()?;
+        if let Some(cache) = &cache {
+            cache.collect(&engine);
+        }
         let ticker = Arc::new(Ticker::start(engine.clone()).map_err(RuntimeError::Ticker)?);
         Ok(Self(Arc::new(Inner {
             environment,

@@ -72,6 +72,13 @@ impl Package {
         self
     }
 
+    /// Threads that a run of the model takes.
+    #[must_use]
+    pub fn threads(mut self, count: u32) -> Self {
+        self.manifest["models"][0]["intra-op-threads"] = count.into();
+        self
+    }
+
     /// Changes or adds a file.
     #[must_use]
     pub fn file(mut self, path: &str, bytes: impl Into<Vec<u8>>) -> Self {

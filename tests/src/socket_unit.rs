@@ -99,6 +99,8 @@ impl Unit {
             .arg(program("selvedge-host"))
             .args(["serve", "--data"])
             .arg(self.data.join("host"))
+            .arg("--packages-below")
+            .arg(self.data.join("packages"))
             .stdin(Stdio::from(OwnedFd::from(self.http.try_clone().expect("a copy"))))
             .stdout(Stdio::from(OwnedFd::from(self.control.try_clone().expect("a copy"))))
             .stderr(log)

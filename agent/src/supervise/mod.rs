@@ -86,6 +86,8 @@ impl Options {
     fn command(&self) -> Vec<OsString> {
         let mut command = vec![self.host.binary.clone().into_os_string(), "serve".into()];
         command.extend(["--data".into(), self.data.join("host").into_os_string()]);
+        // It can then read nothing else, this agent's keys least of all.
+        command.extend(["--packages-below".into(), self.data.join("packages").into_os_string()]);
         command.extend(self.host.resources());
         command
     }

@@ -1,7 +1,7 @@
 //! Compiled modules on disk: machine code, so trusted only where nobody else can have written it.
 //!
-//! A file's name is the digest of the component and of everything that the engine's code depends on;
-//! it begins with the SHA-256 of the rest. The directory must be ours with mode 0700: another is
+//! A file's name is a digest of everything that the engine's code depends on, and the digest of the
+//! component; its content begins with the SHA-256 of the rest. The directory must be ours with mode 0700: another is
 //! refused when the host starts. A file that does not match is removed and the component compiled
 //! again; a cache that cannot be written costs time and nothing else.
 
@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
+use super::collect::{self, BOUNDS, COMPILED, UNFINISHED};
 use crate::failure::RuntimeError;
 
 /// Length of the digest that a file begins with.
@@ -68,8 +69,19 @@ impl Cache {
         if component.is_none() {
             tracing::warn!(path = %path.display(), "a compiled module was damaged and is made again");
             let _ = std::fs::remove_file(&path);
+        } else {
+            used_now(&path);
         }
         component
+    }
+
+    /// Removes what is of no use any more, or too much.
+    pub fn collect(&self, engine: &Engine) {
+        match collect::collect(&self.directory, &prefix(engine), BOUNDS) {
+            Ok(0) => {}
+            Ok(gone) => tracing::info!(gone, "compiled modules that nobody needs were removed"),
+            Err(error) => tracing::warn!(%error, "compiled modules could not be looked through"),
+        }
     }
 
     /// Keeps the compiled form of `component`.
@@ -78,7 +90,7 @@ impl Cache {
         let write = || -> anyhow::Result<()> {
             let code = compiled.serialize().map_err(anyhow::Error::from)?;
             let temporary = self.directory.join(format!(
-                "{}.{}.new",
+                "{}.{}{UNFINISHED}",
                 path.file_name().unwrap_or_default().display(),
                 std::process::id()
             ));
@@ -97,14 +109,29 @@ impl Cache {
         if let Err(error) = write() {
             tracing::warn!(path = %path.display(), "a compiled module could not be kept: {error:#}");
         }
+        self.collect(engine);
     }
 
     fn path(&self, engine: &Engine, component: &[u8]) -> PathBuf {
-        let mut key = Key(Sha256::new());
-        component.hash(&mut key);
-        engine.precompile_compatibility_hash().hash(&mut key);
-        self.directory.join(format!("{}.cwasm", hex::encode(key.0.finalize())))
+        let digest = hex::encode(Sha256::digest(component));
+        self.directory.join(format!("{}{digest}{COMPILED}", prefix(engine)))
     }
+}
+
+/// What the names of an engine's files begin with.
+fn prefix(engine: &Engine) -> String {
+    let mut key = Key(Sha256::new());
+    engine.precompile_compatibility_hash().hash(&mut key);
+    format!("{}-", hex::encode(key.0.finalize()))
+}
+
+/// So that what is used stays.
+fn used_now(path: &Path) {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    // It is only taken for older than it is.
+    let _ = utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
 }
 
 #[allow(unsafe_code)]

@@ -6,6 +6,7 @@
 //! [`ticker`] lets the guest yield or stops it.
 
 pub mod cache;
+pub mod collect;
 pub mod ticker;
 
 use wasmtime::component::Component;

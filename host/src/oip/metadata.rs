@@ -5,6 +5,7 @@ use selvedge_package::tensor::{Datatype, TensorSpec};
 use serde::Serialize;
 
 use super::request::{Parameter, Parameters};
+use crate::confine::{self, Confinement};
 
 /// `GET /v2`.
 #[derive(Debug, Serialize)]
@@ -15,14 +16,19 @@ pub struct ServerMetadata {
     pub version: &'static str,
     /// Extensions of the protocol that are offered. `raw_body` is ours: `POST …/raw`.
     pub extensions: &'static [&'static str],
+    /// How far its process is shut in.
+    pub confinement: &'static Confinement,
 }
 
 /// What this server says about itself.
-pub const SERVER: ServerMetadata = ServerMetadata {
-    name: "selvedge-host",
-    version: env!("CARGO_PKG_VERSION"),
-    extensions: &["binary_tensor_data", "model_configuration", "raw_body"],
-};
+pub fn server() -> ServerMetadata {
+    ServerMetadata {
+        name: "selvedge-host",
+        version: env!("CARGO_PKG_VERSION"),
+        extensions: &["binary_tensor_data", "model_configuration", "raw_body"],
+        confinement: confine::state(),
+    }
+}
 
 /// `GET /v2/models/M`.
 #[derive(Debug, Serialize)]

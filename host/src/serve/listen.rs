@@ -121,12 +121,25 @@ pub struct Listeners {
     pub control: tokio::net::UnixListener,
 }
 
-/// Takes what is inherited and binds the rest. Call once, within tokio.
-pub fn listeners(
-    places: Places,
-    listen: SocketAddr,
-    control: Option<&Path>,
-) -> Result<Listeners, ListenError> {
+/// Both listeners, not in use yet.
+pub struct Opened {
+    http: std::net::TcpListener,
+    control: std::os::unix::net::UnixListener,
+}
+
+impl Opened {
+    /// Ready to be used: call within tokio.
+    pub fn listeners(self) -> std::io::Result<Listeners> {
+        Ok(Listeners {
+            http: tokio::net::TcpListener::from_std(self.http)?,
+            control: tokio::net::UnixListener::from_std(self.control)?,
+        })
+    }
+}
+
+/// Takes what is inherited and binds the rest. Call once. Needs no thread, so that it comes before the
+/// process shuts itself in.
+pub fn open(places: Places, listen: SocketAddr, control: Option<&Path>) -> Result<Opened, ListenError> {
     let http = match places.http {
         Some(fd) => inherited_tcp(fd)?,
         None => bind_tcp(listen)?,
@@ -139,7 +152,7 @@ pub fn listeners(
     // Both listen already, inherited or not: this sets how many may wait.
     rustix::net::listen(&http, BACKLOG)
         .map_err(|source| ListenError::Tcp { address: listen, source: source.into() })?;
-    Ok(Listeners { http, control })
+    Ok(Opened { http, control })
 }
 
 fn descriptor(fd: RawFd, name: &'static str) -> Result<OwnedFd, ListenError> {
@@ -163,7 +176,7 @@ fn descriptor(fd: RawFd, name: &'static str) -> Result<OwnedFd, ListenError> {
     }
 }
 
-fn inherited_tcp(fd: RawFd) -> Result<tokio::net::TcpListener, ListenError> {
+fn inherited_tcp(fd: RawFd) -> Result<std::net::TcpListener, ListenError> {
     let wrong = |source| ListenError::Descriptor { fd, name: "http", source };
     let listener = std::net::TcpListener::from(descriptor(fd, "http")?);
     // Fails for a socket of another family.
@@ -172,28 +185,28 @@ fn inherited_tcp(fd: RawFd) -> Result<tokio::net::TcpListener, ListenError> {
         return Err(ListenError::NotLoopback(address));
     }
     listener.set_nonblocking(true).map_err(wrong)?;
-    tokio::net::TcpListener::from_std(listener).map_err(wrong)
+    Ok(listener)
 }
 
-fn inherited_unix(fd: RawFd) -> Result<tokio::net::UnixListener, ListenError> {
+fn inherited_unix(fd: RawFd) -> Result<std::os::unix::net::UnixListener, ListenError> {
     let wrong = |source| ListenError::Descriptor { fd, name: "control", source };
     let listener = std::os::unix::net::UnixListener::from(descriptor(fd, "control")?);
     listener.local_addr().map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
-    tokio::net::UnixListener::from_std(listener).map_err(wrong)
+    Ok(listener)
 }
 
-fn bind_tcp(address: SocketAddr) -> Result<tokio::net::TcpListener, ListenError> {
+fn bind_tcp(address: SocketAddr) -> Result<std::net::TcpListener, ListenError> {
     if !address.ip().is_loopback() {
         return Err(ListenError::NotLoopback(address));
     }
     let wrong = |source| ListenError::Tcp { address, source };
     let listener = std::net::TcpListener::bind(address).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
-    tokio::net::TcpListener::from_std(listener).map_err(wrong)
+    Ok(listener)
 }
 
-fn bind_unix(path: &Path) -> Result<tokio::net::UnixListener, ListenError> {
+fn bind_unix(path: &Path) -> Result<std::os::unix::net::UnixListener, ListenError> {
     let wrong = |source| ListenError::Unix { path: path.to_owned(), source };
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(ListenError::InUse(path.to_owned()));
@@ -209,7 +222,7 @@ fn bind_unix(path: &Path) -> Result<tokio::net::UnixListener, ListenError> {
     let listener = std::os::unix::net::UnixListener::bind(path).map_err(wrong)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
-    tokio::net::UnixListener::from_std(listener).map_err(wrong)
+    Ok(listener)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::Serving;
 use super::failure::{self, Failure};
 use super::infer;
 use super::served::Held;
-use crate::oip::metadata::{ModelConfig, ModelMetadata, SERVER};
+use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 
 /// Paths of the protocol's extensions that its clients know and that are not here.
 const ELSEWHERE: [(&str, &str); 3] = [
@@ -71,7 +71,7 @@ impl FromRequestParts<Arc<Serving>> for Held {
 }
 
 async fn server() -> Response {
-    failure::json(StatusCode::OK, &SERVER)
+    failure::json(StatusCode::OK, &metadata::server())
 }
 
 async fn live() -> Response {

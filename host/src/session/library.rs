@@ -12,6 +12,18 @@ use crate::failure::RuntimeError;
 /// A process has one environment; the first library that loads is the one.
 static LOADED: Mutex<Option<(Environment, String)>> = Mutex::new(None);
 
+/// Loads the library and leaves it at that: no environment is made, which could start threads. For what has
+/// to be done between the two.
+pub fn preload(path: &Path) -> Result<(), RuntimeError> {
+    // SAFETY: ONNX Runtime's initialisers run here as they would for ort, which loads the same file later.
+    let library = unsafe { libloading::Library::new(path) };
+    let library =
+        library.map_err(|error| RuntimeError::OnnxRuntime { path: path.to_owned(), source: error.into() })?;
+    // Never unloaded, as ort never does.
+    std::mem::forget(library);
+    Ok(())
+}
+
 /// The environment, and the version that the library says it has.
 pub fn load(path: &Path) -> Result<(Environment, String), RuntimeError> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,7 @@
 //! The sandbox with real parts: packages made here, wasmtime, ONNX Runtime, and guests that mean harm.
 #![allow(clippy::unwrap_used)]
 
+mod confined;
 mod fixture;
 mod hostile;
 mod hostile_models;

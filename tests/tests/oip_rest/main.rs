@@ -6,6 +6,7 @@ mod element_types;
 mod memory;
 mod requests;
 mod running;
-mod triton_client;
 
+mod shut_in;
+mod triton_client;
 use selvedge_tests::serving as host;

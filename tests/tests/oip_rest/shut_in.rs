@@ -1,0 +1,73 @@
+//! The running host as the kernel sees it: every thread of it is shut in, and the server says so.
+
+use selvedge_control::client::Client;
+use serde_json::json;
+
+use crate::host::{Host, LONG, Package, serve, tensor};
+
+/// A line of a thread's status.
+fn line(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_thread_of_a_serving_host_is_shut_in_and_packages_elsewhere_cannot_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let packages = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let mut command = serve(&directory);
+    command.args(["--listen", "127.0.0.1:0", "--control"]).arg(&socket);
+    command.arg("--packages-below").arg(packages.path());
+    let host = Host::watch(directory, Client::new(socket), &mut command).await;
+    host.control.ready(LONG).await.unwrap();
+
+    let (status, metadata) = host.get("/v2").await;
+    assert_eq!(status, 200);
+    let confinement = &metadata["confinement"];
+    assert_eq!(
+        (&confinement["landlock"], &confinement["seccomp"]),
+        (&json!("on, packages readable"), &json!("on"))
+    );
+
+    let written = Package::identity("identity", 1).threads(4).write();
+    let before = threads(&host).len();
+    let error = host.refusal(&written).await;
+    assert!(error.error.contains("ermission denied"), "{}", error.error);
+
+    // The same package where it may lie. The host's data are written too: what it compiles.
+    let inside = packages.path().join("one");
+    std::fs::create_dir(&inside).unwrap();
+    for file in std::fs::read_dir(written.directory.path()).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), inside.join(file.file_name())).unwrap();
+    }
+    let mut load = written.load();
+    load.directory = inside;
+    assert!(host.control.load(&load, LONG).await.unwrap().accepted());
+    host.control.activate(&written.package, LONG).await.unwrap();
+    let ones = json!({"inputs": [tensor(("x", "FP32"), &[2, 3], json!([1, 2, 3, 4, 5, 6]))]});
+    let (status, answer) = host.post("/v2/models/identity/infer", &ones).await;
+    assert_eq!(status, 200, "{answer}");
+    let compiled = std::fs::read_dir(host.directory.path().join("data/compiled")).unwrap().count();
+    assert_eq!(compiled, 1);
+
+    let names = threads(&host);
+    let count = |wanted: &str| names.iter().filter(|name| name.starts_with(wanted)).count();
+    assert!(count("tokio") > 0 && count("ticker") == 1 && count("selvedge-host") == 1, "{names:?}");
+    // ONNX Runtime's bear the name of the thread that opened the model.
+    assert!(names.len() >= before + 3, "{before} before, then {names:?}");
+}
+
+/// The names of the host's threads, all of which are shut in.
+fn threads(host: &Host) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", host.id())).unwrap();
+    let mut names = Vec::new();
+    for task in tasks.map(|task| task.unwrap().path()) {
+        // One that has ended meanwhile is of no interest.
+        let Ok(status) = std::fs::read_to_string(task.join("status")) else { continue };
+        let name = line(&status, "Name");
+        assert_eq!((&*line(&status, "Seccomp"), &*line(&status, "NoNewPrivs")), ("2", "1"), "{name}");
+        names.push(name);
+    }
+    names
+}
