@@ -6,7 +6,7 @@ mod element_types;
 mod memory;
 mod requests;
 mod running;
-
 mod shut_in;
 mod triton_client;
+
 use selvedge_tests::serving as host;
