@@ -21,6 +21,8 @@ pub struct Gate {
     /// Running and waiting together.
     places: Arc<Semaphore>,
     running: Arc<Semaphore>,
+    all: u32,
+    concurrency: u32,
 }
 
 /// Why a request did not start.
@@ -47,12 +49,22 @@ impl Gate {
         Self {
             places: Arc::new(Semaphore::new((concurrency + waiting) as usize)),
             running: Arc::new(Semaphore::new(concurrency as usize)),
+            all: concurrency + waiting,
+            concurrency,
         }
     }
 
     /// Whether a request would be turned away now.
     pub fn full(&self) -> bool {
         self.places.available_permits() == 0
+    }
+
+    /// Requests that wait for their turn now.
+    pub fn waiting(&self) -> u64 {
+        let taken =
+            |all: u32, semaphore: &Semaphore| (all as usize).saturating_sub(semaphore.available_permits());
+        let inside = taken(self.all, &self.places);
+        inside.saturating_sub(taken(self.concurrency, &self.running)) as u64
     }
 
     /// Waits for its turn, at most for `patience`.
@@ -76,6 +88,7 @@ mod tests {
         let gate = Arc::new(Gate::new(1));
         let soon = Duration::from_millis(10);
         let first = gate.enter(soon).await.unwrap();
+        assert_eq!(gate.waiting(), 0);
         assert_eq!(gate.enter(soon).await.unwrap_err(), Turned::Late);
         let waiting: Vec<_> = (0..FEWEST_WAITING)
             .map(|_| {
@@ -87,6 +100,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(gate.enter(soon).await.unwrap_err(), Turned::Full);
+        assert_eq!(gate.waiting(), u64::from(FEWEST_WAITING));
         drop(first);
         for task in waiting {
             drop(task.await.unwrap().unwrap());

@@ -8,14 +8,17 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
+use tracing::Instrument as _;
 
 use super::Serving;
 use super::body::{self, Bounds};
 use super::coding::{self, Coding};
+use super::counts::Times;
 use super::failure::Failure;
 use super::gate::Pass;
 use super::predictor;
 use super::served::{Held, Served};
+use super::trace;
 use super::wire::{self, Wire};
 use crate::clock;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
@@ -40,7 +43,7 @@ pub async fn infer(
     request: Request,
 ) -> Result<Response, Failure> {
     let wire = Wire::of(request.headers());
-    ask(&serving, &model, request, wire, Form::Binary).await
+    watched(&serving, &model, request, wire, Form::Binary).await
 }
 
 /// `POST …/raw`: the body is the only input. Its outputs come in JSON.
@@ -49,7 +52,26 @@ pub async fn raw(
     model: Held,
     request: Request,
 ) -> Result<Response, Failure> {
-    ask(&serving, &model, request, Ok(Wire::Raw), Form::default()).await
+    watched(&serving, &model, request, Ok(Wire::Raw), Form::default()).await
+}
+
+/// Asks, counts what became of it, and has what is logged meanwhile say which trace it belongs to.
+async fn watched(
+    serving: &Serving,
+    model: &Held,
+    request: Request,
+    wire: Result<Wire, Failure>,
+    raw: Form,
+) -> Result<Response, Failure> {
+    let attempt = model.counts.begin();
+    let span = trace::span(request.headers(), model);
+    let asking = ask(serving, model, request, wire, raw);
+    let result = match span {
+        Some(span) => asking.instrument(span).await,
+        None => asking.await,
+    };
+    attempt.end(&result);
+    result.map(|(response, _)| response)
 }
 
 /// Asks with a body of any kind. `raw` is how the outputs come where the request has no way to say it.
@@ -59,7 +81,7 @@ async fn ask(
     request: Request,
     wire: Result<Wire, Failure>,
     raw: Form,
-) -> Result<Response, Failure> {
+) -> Result<(Response, Times), Failure> {
     let (parts, body) = request.into_parts();
     let admitted = admit(serving, model).and_then(|()| {
         let (wire, coding) = (wire?, Coding::of(&parts.headers)?);
@@ -98,8 +120,13 @@ async fn ask(
             InferRequest { inputs, form: raw, ..InferRequest::default() }
         }
     };
-    let written = answer_body::write(&answer(model, request, start).await?)?;
-    wire::answer(written, Coding::wanted(&parts.headers), reserved, &serving.budget).await
+    let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
+    let answer = answer(model, request, start, &mut times).await?;
+    let before = clock::now();
+    let written = answer_body::write(&answer)?;
+    let response = wire::answer(written, Coding::wanted(&parts.headers), reserved, &serving.budget).await?;
+    times.output = clock::now().duration_since(before);
+    Ok((response, times))
 }
 
 /// What the body of a request to `model` may be.
@@ -138,24 +165,32 @@ fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
 }
 
 /// Asks the model, whatever the request was written in and the answer will be.
-async fn answer(model: &Held, request: InferRequest, start: Instant) -> Result<InferAnswer, Failure> {
+async fn answer(
+    model: &Held,
+    request: InferRequest,
+    start: Instant,
+    times: &mut Times,
+) -> Result<InferAnswer, Failure> {
     let manifest = model.manifest();
     check::inputs(&manifest.inputs, &request.inputs)?;
     check::outputs(&manifest.outputs, &request.outputs)?;
     let deadline = deadline(model.deadline(), &request);
     let left = || deadline.saturating_sub(clock::now().duration_since(start));
+    let arrived = clock::now();
     let pass = model.gate.enter(left()).await?;
     let began = clock::now();
+    times.queue = began.duration_since(arrived);
     let outputs = predict(model, request.inputs, left(), pass).await;
     let form = request.form;
     let outputs = outputs.and_then(|outputs| select(model, &request.outputs, form, outputs));
+    times.infer = clock::now().duration_since(began);
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
             tracing::warn!(package = %manifest.name, version = %model.version, %failure, "no answer");
             model.failed();
         }
         Err(_) => {}
-        Ok(_) => model.answered(clock::now().duration_since(began)),
+        Ok(_) => model.answered(times.infer),
     }
     Ok(InferAnswer {
         model_name: manifest.name.to_string(),

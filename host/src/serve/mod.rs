@@ -9,6 +9,7 @@ mod binary_tests;
 pub mod body;
 pub mod coding;
 pub mod connection;
+pub mod counts;
 pub mod failure;
 #[cfg(test)]
 pub mod fake;
@@ -17,6 +18,7 @@ pub mod infer;
 pub mod latency;
 pub mod listen;
 pub mod locate;
+pub mod metrics;
 pub mod predictor;
 pub mod routes;
 pub mod seats;
@@ -26,6 +28,7 @@ pub mod stream;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 pub mod wire;
 
 use std::sync::Arc;

@@ -61,7 +61,10 @@ pub async fn ask(
     deadline: Duration,
     held: impl Send + 'static,
 ) -> Result<Vec<NamedTensor>, PredictError> {
+    // What the module logs belongs to the request's trace, if it has one.
+    let span = tracing::Span::current();
     let asked = tokio::task::spawn_blocking(move || {
+        let _entered = span.entered();
         let outputs = blocking::allow(|| Handle::current().block_on(package.predict(inputs, deadline)));
         drop(held);
         outputs

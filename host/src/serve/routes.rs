@@ -1,4 +1,4 @@
-//! The protocol's paths. Every answer is JSON, the 404 of a path that is none of them too.
+//! The protocol's paths, and `/metrics` beside them. Every other answer is JSON, the 404 of a path that is none of them too.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use serde_json::json;
 use super::Serving;
 use super::failure::{self, Failure};
 use super::infer;
+use super::metrics;
 use super::served::Held;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 
@@ -35,6 +36,7 @@ pub fn router(serving: Arc<Serving>) -> Router {
     let mut router = Router::new()
         .route("/v2", get(server))
         .route("/v2/", get(server))
+        .route("/metrics", get(metrics::metrics))
         .route("/v2/health/live", get(live))
         .route("/v2/health/ready", get(ready));
     for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {

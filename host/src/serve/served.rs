@@ -9,6 +9,7 @@ use selvedge_control::{PackageRef, PackageState, PackageStatus, settings_digest}
 use selvedge_package::{Digest, Manifest};
 use tokio::sync::Notify;
 
+use super::counts::Counts;
 use super::gate::Gate;
 use super::latency::Latency;
 use super::predictor::Predictor;
@@ -37,6 +38,8 @@ pub struct Served {
     pub json_limit: usize,
     /// What its requests may hold.
     pub limits: Limits,
+    /// What became of its requests, for `/metrics`.
+    pub counts: Counts,
     /// Digest of those settings.
     settings_digest: Digest,
     /// Bytes of the host's own memory before it was opened.
@@ -63,6 +66,7 @@ impl Served {
             version: manifest.version.to_string(),
             json_limit: json_limit(manifest),
             limits: Limits::for_package(manifest.module.tensor_mib),
+            counts: Counts::default(),
             settings_digest: settings_digest(&settings),
             settings,
             memory_before,
@@ -117,8 +121,13 @@ impl Served {
             failures: self.failed.load(Ordering::Relaxed),
             settings: Some(self.settings_digest),
             latency_ms: self.latency.percentile(95).as_secs_f64() * 1e3,
-            memory: memory.saturating_sub(self.memory_before),
+            memory: self.memory(memory),
         }
+    }
+
+    /// What it takes, where the host takes so many bytes of memory of its own.
+    pub fn memory(&self, memory: u64) -> u64 {
+        memory.saturating_sub(self.memory_before)
     }
 
     /// Holds it for a request.

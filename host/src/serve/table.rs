@@ -207,6 +207,11 @@ impl Table {
         })
     }
 
+    /// Every package, whatever its state.
+    pub fn all(&self) -> Vec<Arc<Served>> {
+        self.read(|packages| packages.values().flatten().map(|entry| Arc::clone(&entry.served)).collect())
+    }
+
     /// The longest deadline of any package.
     pub fn longest_deadline(&self) -> Duration {
         self.read(|packages| {

@@ -398,3 +398,36 @@ fn a_body_is_bounded_by_what_the_shapes_can_use() {
     check("FP32", &[1 << 40], 1 << 20);
     check("FP32", &[i64::MAX, i64::MAX], 1 << 20);
 }
+
+#[tokio::test]
+async fn metrics_tell_what_became_of_requests() {
+    let (serving, router) = one(Fake::package(fp32("1.2.3", 4), Behaviour::Echo));
+    for _ in 0..2 {
+        assert_eq!(post(&router, "/v2/models/m/infer", input(&json!([1]))).await.0, StatusCode::OK);
+    }
+    assert_eq!(post(&router, "/v2/models/m/infer", "{}").await.0, StatusCode::BAD_REQUEST);
+    // One whose client goes away.
+    let waiting =
+        Fake::package(manifest("n", "1.0.0", 1, "FP32", &[-1]), Behaviour::Wait(Arc::new(Semaphore::new(0))));
+    put(&serving, waiting);
+    let asked = tokio::spawn({
+        let router = router.clone();
+        async move { post(&router, "/v2/models/n/infer", input(&json!([1]))).await.0 }
+    });
+    tokio::task::yield_now().await;
+    asked.abort();
+    drop(asked.await);
+    let request = Request::get("/metrics").body(Body::empty()).unwrap();
+    let (status, text) = ask(&router, request).await;
+    assert_eq!(status, StatusCode::OK);
+    for line in [
+        r#"nv_inference_request_success{model="m",version="1.2.3"} 2"#,
+        r#"nv_inference_count{model="m",version="1.2.3"} 2"#,
+        r#"nv_inference_request_failure{model="m",version="1.2.3",reason="OTHER"} 1"#,
+        r#"nv_inference_request_failure{model="n",version="1.0.0",reason="CANCELED"} 1"#,
+        r#"selvedge_request_duration_seconds_count{model="m",version="1.2.3"} 2"#,
+        r#"selvedge_package_loaded{model="n",version="1.0.0"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
+}

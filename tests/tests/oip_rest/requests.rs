@@ -113,3 +113,28 @@ async fn a_raw_body_reaches_the_model() {
     let (status, answer) = host.post_bytes("/v2/models/m/raw", vec![0xff, 0]).await;
     assert_eq!(status, 400, "{answer}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_reads_what_became_of_requests() {
+    let host = Host::start().await;
+    host.put(&Package::identity("identity", 1).write()).await;
+    for _ in 0..3 {
+        assert_eq!(host.post("/v2/models/identity/infer", ones()).await.0, 200);
+    }
+    assert_eq!(host.post("/v2/models/identity/infer", "{}").await.0, 400);
+    let answer = reqwest::get(format!("{}/metrics", host.url)).await.unwrap();
+    assert!(answer.headers()["content-type"].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
+    let text = answer.text().await.unwrap();
+    let value = |name: &str, more: &str| -> f64 {
+        let start = format!("{name}{{model=\"identity\",version=\"1.0.0\"{more}}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&start));
+        line.unwrap_or_else(|| panic!("no {start} in\n{text}")).parse().unwrap()
+    };
+    assert!((value("nv_inference_request_success", "") - 3.0).abs() < 1e-9);
+    assert!((value("nv_inference_request_failure", ",reason=\"OTHER\"") - 1.0).abs() < 1e-9);
+    let infer = value("nv_inference_compute_infer_duration_us", "");
+    let all = value("nv_inference_request_duration_us", "");
+    assert!(infer > 0.0 && all >= infer, "{infer} of {all}");
+    assert!((value("selvedge_request_duration_seconds_bucket", ",le=\"+Inf\"") - 3.0).abs() < 1e-9);
+    assert!(value("selvedge_package_memory_bytes", "") > 0.0);
+}
