@@ -1,6 +1,6 @@
 //! Tensors as the host holds them: what requests bring, modules see as handles and models take.
 //!
-//! Elements of fixed size lie in one shared, 8-byte aligned buffer (little-endian, row-major), so
+//! Elements of fixed size lie in one shared, 16-byte aligned buffer (little-endian, row-major), so
 //! that cloning a tensor, handing it to a module and to ONNX Runtime copies nothing; writing to a
 //! shared one copies it first. BYTES elements lie in one buffer of their own with offsets. A tensor
 //! whose data does not have the length that its shape says cannot be made.
@@ -11,7 +11,7 @@ mod strings;
 
 use selvedge_package::tensor::Datatype;
 
-pub use self::buffer::{Buffer, Foreign};
+pub use self::buffer::{ALIGN, Buffer, Foreign};
 pub use self::shape::{MAX_RANK, Shape};
 pub use self::strings::Strings;
 

@@ -206,8 +206,21 @@ swap = "stop-first"
         check("version = \"1.0.0\"", "version");
         check("release = 3", "release");
         check("cases = [\"cases/pdf.json\"]", "acceptance.cases");
-        check("[[inputs]]\nname = \"bytes\"\ndatatype = \"BYTES\"\nshape = [1]", "inputs");
         check("[[models]]\nname = \"magika\"\nfile = \"model.onnx\"", "models");
+    }
+
+    #[test]
+    fn only_a_package_of_one_model_may_take_nothing() {
+        let inputs = "[[inputs]]\nname = \"bytes\"\ndatatype = \"BYTES\"\nshape = [1]";
+        let text = GOOD.replace(inputs, "");
+        assert!(text.len() < GOOD.len());
+        assert!(Draft::from_toml(&text).and_then(Draft::finish).unwrap().inputs.is_empty());
+        let text = format!("{text}\n[[models]]\nname = \"other\"\nfile = \"other.onnx\"\n");
+        let error = Draft::from_toml(&text).and_then(Draft::finish).unwrap_err();
+        assert!(
+            matches!(&error, DraftError::Rule(rule) if rule.to_string().contains("`inputs`")),
+            "{error:?}"
+        );
     }
 
     #[test]

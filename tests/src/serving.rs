@@ -240,6 +240,23 @@ impl Host {
         read(self.client.post(format!("{}{path}", self.url)).body(body).send().await.unwrap()).await
     }
 
+    /// `POST path` with JSON and binary data after it; the JSON of the answer, and what follows that.
+    pub async fn post_binary(&self, path: &str, json: String, data: &[u8]) -> (u16, String, Vec<u8>) {
+        let length = json.len();
+        let request = self
+            .client
+            .post(format!("{}{path}", self.url))
+            .header("inference-header-content-length", length)
+            .body([json.as_bytes(), data].concat());
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let length = response.headers().get("inference-header-content-length");
+        let length = length.map(|length| length.to_str().unwrap().parse::<usize>().unwrap());
+        let body = response.bytes().await.unwrap();
+        let (head, tail) = body.split_at(length.unwrap_or(body.len()));
+        (status, String::from_utf8(head.to_vec()).unwrap(), tail.to_vec())
+    }
+
     /// Its process.
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn an_aligned_body_is_not_copied() {
         let body = Bytes::from(vec![7; 64]);
-        let start = body.as_ptr().align_offset(8);
+        let start = body.as_ptr().align_offset(crate::tensor::ALIGN);
         let tensor = read(Datatype::Int64, &[2], body.slice(start..start + 16), LIMIT).unwrap();
         assert_eq!(tensor.as_fixed().unwrap().as_ptr(), body[start..].as_ptr());
     }

@@ -10,12 +10,10 @@ use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::failure::Failure;
+use crate::tensor::ALIGN;
 
 /// Memory is handed out in pieces of this many bytes.
 const PIECE: usize = 4096;
-
-/// Alignment of the largest elements.
-const ALIGN: usize = 8;
 
 /// Most bytes that an announced length may ask for before they come.
 const AT_ONCE: usize = 1 << 20;

@@ -9,11 +9,13 @@
 pub use ort;
 
 pub mod blocking;
+mod kinds;
 pub mod library;
 pub mod raw;
 pub mod telemetry;
 pub mod values;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +27,7 @@ use ort::session::{RunOptions, Session, SharedSessionInner};
 use selvedge_package::tensor::TensorSpec;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use self::kinds::{Direction, Outlet};
 use self::values::ValueError;
 use crate::clock;
 use crate::engine::ticker::{Stop, Ticker, Watch};
@@ -51,6 +54,9 @@ pub enum SessionError {
         /// What is wrong with it.
         source: ValueError,
     },
+    /// Two inputs, or two outputs, that one name stands for.
+    #[error("two of its inputs, or of its outputs, would be called `{0}`; rename one in the model")]
+    SameName(String),
     /// Too many inputs or outputs.
     #[error("it has {0} inputs and outputs; at most {MOST_TENSORS} are allowed")]
     TooMany(usize),
@@ -82,6 +88,9 @@ struct Runner {
     options: Arc<RunOptions>,
     watch: Arc<Watch>,
     memory: Arc<SharedSessionInner>,
+    /// What the model takes and gives.
+    taken: Vec<Outlet>,
+    given: Vec<Outlet>,
     /// Nanoseconds that a run takes, a moving average; `u64::MAX` before the first.
     pace: AtomicU64,
 }
@@ -111,20 +120,9 @@ impl Model {
         if count > MOST_TENSORS {
             return Err(SessionError::TooMany(count));
         }
-        let specs = |direction, outlets: &[ort::value::Outlet]| {
-            outlets
-                .iter()
-                .map(|outlet| {
-                    values::spec(outlet.name(), outlet.dtype()).map_err(|source| SessionError::Tensor {
-                        direction,
-                        name: outlet.name().to_owned(),
-                        source,
-                    })
-                })
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let inputs = specs("input", session.inputs())?;
-        let outputs = specs("output", session.outputs())?;
+        let taken = outlets(Direction::Input, session.inputs())?;
+        let given = outlets(Direction::Output, session.outputs())?;
+        let (inputs, outputs) = (specs(&taken)?, specs(&given)?);
         let options =
             Arc::new(RunOptions::new().map_err(|error| SessionError::Onnx(first_line(error.message())))?);
         let watch = Arc::new(Watch::new({
@@ -137,8 +135,14 @@ impl Model {
             }
         }));
         ticker.add(&watch);
-        let runner =
-            Arc::new(Runner { options, watch, memory: session.inner(), pace: AtomicU64::new(u64::MAX) });
+        let runner = Arc::new(Runner {
+            options,
+            watch,
+            memory: session.inner(),
+            taken,
+            given,
+            pace: AtomicU64::new(u64::MAX),
+        });
         Ok(Self { inputs, outputs, runner, session: Arc::new(Mutex::new(session)) })
     }
 
@@ -235,10 +239,11 @@ impl Runner {
         deadline: Instant,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let mut values = Vec::with_capacity(inputs.len());
-        for (name, tensor) in inputs {
-            let value = values::to_value(tensor)
+        for outlet in &self.taken {
+            let name = outlet.name();
+            let value = value(outlet, inputs)
                 .map_err(|error| RunError::InvalidInput(format!("the model's input `{name}`: {error}")))?;
-            values.push((name.as_str(), value));
+            values.push((name, value));
         }
         let start = clock::now();
         if start >= deadline {
@@ -254,10 +259,16 @@ impl Runner {
             Err(error) => return Err(refused(&error)),
         };
         let mut outputs = Vec::with_capacity(answer.len());
-        for (name, value) in answer {
-            let tensor = values::from_value(value, &self.memory)
-                .map_err(|error| RunError::Model(format!("its output `{name}`: {error}")))?;
-            outputs.push((name.to_owned(), tensor));
+        for ((name, value), outlet) in answer.into_iter().zip(&self.given) {
+            let failed = |error| RunError::Model(format!("its output `{name}`: {error}"));
+            if outlet.is_plain() {
+                let tensor = values::from_value(value, &self.memory).map_err(failed)?;
+                outputs.push((name.to_owned(), tensor));
+                continue;
+            }
+            let tensors = outlet.from_value(value, &self.memory).map_err(failed)?;
+            let names = outlet.specs().iter().map(|spec| spec.name.clone());
+            outputs.extend(names.zip(tensors));
         }
         Ok(outputs)
     }
@@ -270,6 +281,48 @@ impl Runner {
             pace => pace - pace / 8 + took / 8,
         };
         self.pace.store(pace, Ordering::Relaxed);
+    }
+}
+
+fn outlets(direction: Direction, of: &[ort::value::Outlet]) -> Result<Vec<Outlet>, SessionError> {
+    of.iter()
+        .map(|outlet| {
+            Outlet::new(direction, outlet.name(), outlet.dtype())
+                .map_err(|source| refused_tensor(direction, outlet.name(), source))
+        })
+        .collect()
+}
+
+/// The tensors that stand for all of them, each under a name of its own.
+fn specs(outlets: &[Outlet]) -> Result<Vec<TensorSpec>, SessionError> {
+    let mut specs: Vec<TensorSpec> = Vec::with_capacity(outlets.len());
+    let mut names = HashSet::new();
+    for spec in outlets.iter().flat_map(Outlet::specs) {
+        if !names.insert(spec.name.as_str()) {
+            return Err(SessionError::SameName(spec.name.clone()));
+        }
+        specs.push(spec.clone());
+    }
+    Ok(specs)
+}
+
+fn refused_tensor(direction: Direction, name: &str, source: ValueError) -> SessionError {
+    let direction = match direction {
+        Direction::Input => "input",
+        Direction::Output => "output",
+    };
+    SessionError::Tensor { direction, name: name.to_owned(), source }
+}
+
+/// What ONNX Runtime takes, made of the tensors that stand for it, which are there.
+fn value<'a>(
+    outlet: &Outlet,
+    inputs: &'a [(String, Tensor)],
+) -> Result<ort::session::SessionInputValue<'a>, ValueError> {
+    let find = |name: &str| inputs.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
+    match outlet.specs() {
+        [spec] => outlet.to_value(find(&spec.name).as_slice()),
+        specs => outlet.to_value(&specs.iter().filter_map(|spec| find(&spec.name)).collect::<Vec<_>>()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tensors to ONNX Runtime's values and back.
 //!
 //! Elements of fixed size cross without a copy in both directions. BYTES become ONNX strings here and
-//! only here; what cannot be one (not UTF-8, or with a NUL) is refused. Sequences, maps, optionals and
-//! element types that no client can send are refused.
+//! only here; what cannot be one (not UTF-8, or with a NUL) is refused. What is no tensor of the protocol's
+//! types crosses by the rules of `kinds`.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use ort::session::{SessionInputValue, SharedSessionInner};
 use ort::value::{DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType};
-use selvedge_package::tensor::{Datatype, TensorSpec};
+use selvedge_package::tensor::Datatype;
 
 use crate::tensor::{Buffer, Foreign, MAX_RANK, Shape, Strings, Tensor, TensorError};
 
@@ -28,6 +28,9 @@ pub enum ValueError {
     /// A value of the model that is no tensor, or of elements that have no name in the protocol.
     #[error("it is {0}, which is not supported")]
     Kind(String),
+    /// Tensors that stand for no value, or the other way round.
+    #[error("{0}")]
+    Parts(String),
     /// ONNX Runtime gave something that is no tensor of ours.
     #[error("it is malformed")]
     Malformed(#[source] TensorError),
@@ -37,7 +40,7 @@ pub enum ValueError {
 }
 
 /// The element type's name in the protocol, where it has one.
-fn datatype(element: TensorElementType) -> Option<Datatype> {
+pub fn datatype(element: TensorElementType) -> Option<Datatype> {
     Some(match element {
         TensorElementType::Bool => Datatype::Bool,
         TensorElementType::Uint8 => Datatype::Uint8,
@@ -57,19 +60,6 @@ fn datatype(element: TensorElementType) -> Option<Datatype> {
     })
 }
 
-/// Describes an input or output of a model.
-pub fn spec(name: &str, kind: &ValueType) -> Result<TensorSpec, ValueError> {
-    let ValueType::Tensor { ty, shape, .. } = kind else {
-        return Err(ValueError::Kind(format!("a {kind}")));
-    };
-    let Some(datatype) = datatype(*ty) else {
-        return Err(ValueError::Kind(format!("a tensor of {ty}")));
-    };
-    // ONNX Runtime says -1 for every extent that is not fixed.
-    let shape = shape.iter().map(|&extent| extent.max(-1)).collect();
-    Ok(TensorSpec { name: name.to_owned(), datatype, shape })
-}
-
 /// The tensor as a value that borrows its data.
 pub fn to_value(tensor: &Tensor) -> Result<SessionInputValue<'_>, ValueError> {
     if tensor.shape().iter().any(|&extent| i64::try_from(extent).is_err()) {
@@ -77,7 +67,7 @@ pub fn to_value(tensor: &Tensor) -> Result<SessionInputValue<'_>, ValueError> {
     }
     let extents = ort::value::Shape::new(tensor.shape().iter().map(|extent| extent.cast_signed()));
     if let Some(strings) = tensor.as_strings() {
-        return text(extents, strings);
+        return Ok(SessionInputValue::from(self::strings(extents, strings.iter())?));
     }
     let bytes = tensor.as_fixed().unwrap_or_default();
     match tensor.datatype() {
@@ -114,9 +104,12 @@ fn value<'a, T: PrimitiveTensorElementType + std::fmt::Debug + Clone + 'static>(
     Ok(SessionInputValue::from(TensorRef::from_array_view((extents, elements))?))
 }
 
-fn text(extents: ort::value::Shape, strings: &Strings) -> Result<SessionInputValue<'static>, ValueError> {
-    let elements = strings
-        .iter()
+/// ONNX strings of a shape.
+pub fn strings<'a>(
+    extents: impl Into<ort::value::Shape>,
+    elements: impl Iterator<Item = &'a [u8]>,
+) -> Result<DynValue, ValueError> {
+    let elements = elements
         .enumerate()
         .map(|(index, element)| match std::str::from_utf8(element) {
             Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
@@ -124,7 +117,7 @@ fn text(extents: ort::value::Shape, strings: &Strings) -> Result<SessionInputVal
             Err(_) => Err(ValueError::NotText { index, why: "it is not UTF-8" }),
         })
         .collect::<Result<Vec<_>, _>>()?;
-    Ok(SessionInputValue::from(ort::value::Tensor::from_string_array((extents, &elements[..]))?))
+    Ok(ort::value::Tensor::from_string_array((extents.into(), &elements[..]))?.into_dyn())
 }
 
 /// An output as a tensor, which keeps it.

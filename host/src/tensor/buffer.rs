@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Shared bytes, aligned for elements of up to 8 bytes.
+/// Shared bytes, aligned for elements of any type and for vector instructions.
 #[derive(Clone)]
 pub struct Buffer(Storage);
 
@@ -17,11 +17,14 @@ enum Storage {
 
 /// Memory that something else owns: an output of ONNX Runtime.
 pub trait Foreign: Send + Sync {
-    /// The bytes, aligned for elements of up to 8 bytes, the same on every call.
+    /// The bytes, the same on every call.
     fn bytes(&self) -> &[u8];
 }
 
-const ALIGN: usize = 8;
+/// Where the bytes of a tensor begin: a multiple of this. What elements need is 8. But ONNX Runtime's sums take what lies before the first multiple of 16 bytes by itself, and
+/// come out otherwise in their last bits: the same numbers would have another answer in JSON than as bytes after a head
+/// of some length. Memory from the allocator has it anyway.
+pub const ALIGN: usize = 16;
 
 fn aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN)

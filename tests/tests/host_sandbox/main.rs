@@ -12,3 +12,4 @@ mod refused;
 mod requests;
 mod surroundings;
 mod text;
+mod value_kinds;

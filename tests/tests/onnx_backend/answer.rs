@@ -73,6 +73,54 @@ fn element(datatype: Datatype, text: &str, bytes: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+#[derive(Deserialize)]
+struct BinaryAnswer {
+    outputs: Vec<BinaryOutput>,
+}
+
+#[derive(Deserialize)]
+struct BinaryOutput {
+    name: String,
+    datatype: Datatype,
+    shape: Vec<u64>,
+    parameters: BinarySize,
+}
+
+#[derive(Deserialize)]
+struct BinarySize {
+    binary_data_size: usize,
+}
+
+/// The elements as binary data has them.
+pub fn to_bytes(tensor: &Tensor) -> Vec<u8> {
+    let Some(strings) = tensor.as_strings() else { return tensor.as_fixed().unwrap_or_default().to_vec() };
+    strings.iter().flat_map(|one| [&(one.len() as u32).to_le_bytes(), one].concat()).collect()
+}
+
+/// The outputs of an answer with binary data.
+pub fn from_binary(head: &str, mut tail: &[u8]) -> Result<Vec<NamedTensor>, String> {
+    let answer: BinaryAnswer = serde_json::from_str(head).map_err(|error| format!("{error}: {head:.300}"))?;
+    let mut outputs = Vec::new();
+    for BinaryOutput { name, datatype, shape, parameters } in answer.outputs {
+        let bytes = tail.split_off(..parameters.binary_data_size).ok_or("its bytes are too few")?;
+        let tensor = match datatype {
+            Datatype::Bytes => Tensor::bytes(shape, strings(bytes).ok_or("lengths that do not fit")?),
+            _ => Tensor::fixed(datatype, shape, bytes),
+        };
+        outputs.push(NamedTensor::new(name, tensor.map_err(|error| error.to_string())?));
+    }
+    if tail.is_empty() { Ok(outputs) } else { Err(format!("{} bytes are left", tail.len())) }
+}
+
+fn strings(mut bytes: &[u8]) -> Option<Strings> {
+    let mut strings = Vec::new();
+    while !bytes.is_empty() {
+        let length = bytes.split_off(..4)?.try_into().map(u32::from_le_bytes).ok()?;
+        strings.push(bytes.split_off(..usize::try_from(length).ok()?)?);
+    }
+    Some(Strings::from_iter(strings))
+}
+
 /// Whether the outputs are those expected.
 pub fn compare(actual: &[NamedTensor], expected: &[NamedTensor]) -> Result<(), String> {
     let names = |list: &[NamedTensor]| list.iter().map(|one| one.name.clone()).collect::<Vec<_>>();

@@ -121,7 +121,9 @@ async fn through(host: &Arc<Host>, package: &Written, sets: &[Tensors]) -> Resul
         }
         host.control.activate(&package.package, LONG).await.map_err(|error| error.to_string())?;
         for set in sets {
-            ask(host, package.package.name.as_str(), set).await?;
+            let name = package.package.name.as_str();
+            in_json(host, name, set).await.map_err(|error| format!("in JSON: {error}"))?;
+            as_bytes(host, name, set).await.map_err(|error| format!("as bytes: {error}"))?;
         }
         Ok(())
     };
@@ -131,7 +133,7 @@ async fn through(host: &Arc<Host>, package: &Written, sets: &[Tensors]) -> Resul
 }
 
 /// Asks in JSON; what comes has to be what ONNX Runtime gave.
-async fn ask(host: &Arc<Host>, name: &str, set: &Tensors) -> Result<(), String> {
+async fn in_json(host: &Arc<Host>, name: &str, set: &Tensors) -> Result<(), String> {
     // Numbers that JSON does not have are strings here, which the host takes.
     let recorded = record("", &set.inputs, &set.outputs);
     // Elements that are not UTF-8 could not be written as text.
@@ -143,4 +145,24 @@ async fn ask(host: &Arc<Host>, name: &str, set: &Tensors) -> Result<(), String> 
         return Err(format!("{status}: {text}"));
     }
     answer::compare(&answer::from_json(&text)?, &set.outputs)
+}
+
+/// Asks with binary data and for binary data.
+async fn as_bytes(host: &Arc<Host>, name: &str, set: &Tensors) -> Result<(), String> {
+    let (mut inputs, mut body) = (Vec::new(), Vec::new());
+    for NamedTensor { name, tensor } in &set.inputs {
+        let bytes = answer::to_bytes(tensor);
+        inputs.push(json!({
+            "name": name, "datatype": tensor.datatype().name(), "shape": tensor.shape(),
+            "parameters": {"binary_data_size": bytes.len()},
+        }));
+        body.extend(bytes);
+    }
+    let request = json!({"inputs": inputs, "parameters": {"binary_data_output": true}}).to_string();
+    let path = format!("/v2/models/{name}/infer");
+    let (status, head, tail) = host.post_binary(&path, request, &body).await;
+    if status != 200 {
+        return Err(format!("{status}: {head}"));
+    }
+    answer::compare(&answer::from_binary(&head, &tail)?, &set.outputs)
 }
