@@ -102,6 +102,18 @@ async fn a_device_is_told_what_to_run_and_pulls_it() {
         assert_eq!(Digest::of(&edge.pull(blob.digest, blob.size, BLOCK).await.unwrap()), blob.digest);
     }
 
+    // What was read a moment ago is answered in the order in which it is asked for.
+    (0..60).for_each(|number| edge.ask(model, 4096, 9, number, 1));
+    let mut numbers = Vec::new();
+    while numbers.len() < 60 {
+        match Frame::decode(&edge.receive(Kind::Block).await).unwrap() {
+            Frame::Block { transfer: 9, number, .. } => numbers.push(number),
+            Frame::Refusal { transfer: 9, refusal } => panic!("{refusal:?}"),
+            _ => {}
+        }
+    }
+    assert!(numbers.is_sorted(), "{numbers:?}");
+
     // Another device does not get it, enrolled or not.
     let mut other = enrolled(&registry, "edge-2").await;
     assert_eq!(other.pull(model, bytes.len() as u64, BLOCK).await, Err(Refusal::Unknown));

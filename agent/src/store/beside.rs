@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::StoreError;
 use super::keeper::{Keeper, Kept};
 use super::partial::{Partial, Put};
+use super::saving::Saver;
 use super::whole::{MANY, may_work_beside};
 
 /// What became of a chunk that was to be kept beside.
@@ -23,9 +24,9 @@ impl Partial {
     /// As [`Partial::put`], for bytes that are given away. Where there is a keeper it gets them, and the answer is
     /// [`Put::Later`]; else they come back.
     pub fn take(&mut self, n: u32, bytes: Vec<u8>) -> Result<(Put, Vec<u8>), StoreError> {
+        self.saved(Saver::look)?;
         match &mut self.keeper {
             Some(keeper) if !self.have.has(n) => {
-                self.saver.look()?;
                 let path = self.store.partial_path(&self.digest);
                 keeper.take(n, bytes).map_err(StoreError::io("write", &path))?;
                 Ok((Put::Later, Vec::new()))

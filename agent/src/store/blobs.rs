@@ -1,7 +1,7 @@
 //! Blobs: immutable files named by their digest.
 //!
-//! A blob that is read is hashed again; what does not have its digest is no longer there and reported as
-//! [`StoreError::Damaged`], so that the next plan fetches it anew, or what is wrong of it.
+//! A blob that is read is hashed again; what does not have its digest is removed and reported as
+//! [`StoreError::Damaged`], so that the next plan fetches it anew.
 
 use selvedge_package::Digest;
 use sha2::{Digest as _, Sha256};
@@ -47,8 +47,7 @@ impl Store {
     /// Hashes a stored blob from end to end.
     ///
     /// # Errors
-    /// [`StoreError::Missing`] and [`StoreError::Damaged`]: the blob is gone then, and what of it is right is
-    /// found again by [`Store::partial`].
+    /// [`StoreError::Missing`] and [`StoreError::Damaged`] (the blob is gone then).
     pub fn check_blob(&self, digest: &Digest) -> Result<(), StoreError> {
         let path = self.blob_path(digest);
         if !self.has(digest)? {
@@ -56,25 +55,11 @@ impl Store {
         }
         let file = self.disk.open(&path).map_err(StoreError::io("open", &path))?;
         let found = readable(hash(&*file)).map_err(StoreError::io("read", &path))?;
-        if found == Some(*digest) {
-            return Ok(());
+        if found != Some(*digest) {
+            self.remove_blob(digest)?;
+            return Err(StoreError::Damaged { digest: *digest });
         }
-        match found {
-            Some(_) => self.take_apart(digest)?,
-            // Nothing is to be written to a place on the disk that cannot be read.
-            None => self.remove_blob(digest)?,
-        }
-        Err(StoreError::Damaged { digest: *digest })
-    }
-
-    /// Makes a damaged blob a partial one, of which no chunk is vouched for: each is looked at again, and only
-    /// those that are wrong come again.
-    fn take_apart(&self, digest: &Digest) -> Result<(), StoreError> {
-        let (place, path) = (self.blob_path(digest), self.partial_path(digest));
-        self.drop_bitmaps(|other| other != digest)?;
-        self.disk.rename(&place, &path).map_err(StoreError::io("rename to", &path))?;
-        self.sync_directory_of(&path)?;
-        self.sync_directory_of(&place)
+        Ok(())
     }
 
     /// Stores bytes that are at hand under their digest.

@@ -28,7 +28,7 @@ pub(super) fn keep(
     let Some(chunk) = index.chunk(n).filter(|chunk| chunk.length as usize == bytes.len()) else {
         return Ok(Put::Spoiled);
     };
-    let mut longer = whole.clone().filter(|whole| whole.is_next(n));
+    let mut longer = whole.as_ref().filter(|whole| whole.is_next(n)).cloned();
     let found = longer.as_mut().map_or_else(|| Digest::of(bytes), |whole| whole.take(bytes));
     if found != chunk.digest {
         return Ok(Put::Spoiled);
@@ -146,7 +146,10 @@ mod tests {
         for &n in order {
             let from = n as usize * CHUNK as usize;
             let chunk = &bytes[from..(from + CHUNK as usize).min(bytes.len())];
-            assert_eq!(keep(&*file, &index, &mut whole, n, &chunk[1..]).unwrap(), Put::Spoiled);
+            let wrong: Vec<u8> = chunk.iter().map(|byte| byte ^ 1).collect();
+            for spoiled in [&chunk[1..], &wrong] {
+                assert_eq!(keep(&*file, &index, &mut whole, n, spoiled).unwrap(), Put::Spoiled);
+            }
             assert_eq!(keep(&*file, &index, &mut whole, n, chunk).unwrap(), Put::Kept);
         }
         let digest = whole.and_then(|whole| whole.digest(index.len()));

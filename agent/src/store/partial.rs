@@ -18,7 +18,7 @@ use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
 use super::keeper::{Keeper, keep};
 use super::saving::{Saver, Saving};
-use super::whole::InOrder;
+use super::whole::{InOrder, sync_and_read_back};
 use super::{Store, StoreError, record};
 
 /// What became of a chunk.
@@ -44,6 +44,8 @@ pub struct Partial {
     pub(super) have: Bitmap,
     bytes: u64,
     unsaved: bool,
+    /// A checkpoint failed: what is on the disk is not known, and no later sync says so.
+    doubtful: bool,
     pub(super) saver: Saver,
     /// The digest so far, where all chunks have come since the blob was begun, about in order. The keeper has
     /// it while there is one.
@@ -60,7 +62,7 @@ impl Store {
         let mut there = self.disk.size(&path).map_err(StoreError::io("look at", &path))?;
         if there.is_some_and(|size| size > index.size()) {
             // Whatever this is, it is not a part of the blob.
-            self.remove_if_there(&path)?;
+            self.drop_partial(&digest)?;
             there = None;
         }
         let new = there.is_none();
@@ -79,6 +81,7 @@ impl Store {
             have,
             bytes: 0,
             unsaved: false,
+            doubtful: false,
             saver: Saver::default(),
             whole: None,
             keeper: None,
@@ -185,7 +188,7 @@ impl Partial {
     /// # Errors
     /// Also that of a checkpoint that has ended since ([`Partial::checkpoint_beside`]).
     pub fn put(&mut self, n: u32, bytes: &[u8]) -> Result<Put, StoreError> {
-        self.saver.look()?;
+        self.saved(Saver::look)?;
         if self.have.has(n) {
             return Ok(Put::Known);
         }
@@ -213,20 +216,30 @@ impl Partial {
     /// Makes what has come durable, then the bitmap that says so.
     pub fn checkpoint(&mut self) -> Result<(), StoreError> {
         self.wait()?;
-        self.saver.wait()?;
+        self.saved(Saver::wait)?;
         if let Some(saving) = self.saving()? {
-            saving.run()?;
+            self.saved(|_| saving.run())?;
         }
         self.unsaved = false;
         Ok(())
     }
 
+    /// Takes note of how a checkpoint ended.
+    pub(super) fn saved(
+        &mut self,
+        end: impl FnOnce(&mut Saver) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let ended = end(&mut self.saver);
+        self.doubtful |= ended.is_err();
+        ended
+    }
+
     /// The same beside the caller, who learns from a later call how it ended. There is one at a time:
     /// another waits for it.
     pub fn checkpoint_beside(&mut self) -> Result<(), StoreError> {
-        self.saver.wait()?;
+        self.saved(Saver::wait)?;
         if let Some(saving) = self.saving()? {
-            self.saver.begin(saving)?;
+            self.saved(|saver| saver.begin(saving))?;
         }
         self.unsaved = false;
         Ok(())
@@ -244,22 +257,32 @@ impl Partial {
         Ok(Some(Saving { store, digest: self.digest, file, bitmap }))
     }
 
-    /// Makes the whole blob a stored one: it is durable, and its digest is right. Where its chunks did not come
-    /// about one after the other since it was begun, that is found out by hashing the file.
+    /// Makes the whole blob a stored one: it is durable, its digest is right, and so are its bytes on disk.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] where the bytes in the file do not have the digest; then every chunk has
+    /// [`StoreError::Damaged`] where the bytes on disk do not have the digest; then every chunk has
     /// been looked at again, those that are wrong are missing again, and the transfer can go on with
     /// [`Store::partial`]. [`StoreError::Contradicted`] where every chunk is right and the whole is not.
+    /// What a sync before this one had failed with: nobody knows what of the file is on the disk, and no
+    /// later sync says so again.
     pub fn finish(mut self) -> Result<(), StoreError> {
         self.keep_here()?;
-        self.saver.wait()?;
+        self.saved(Saver::wait)?;
         let path = self.store.partial_path(&self.digest);
+        if self.doubtful {
+            let why = std::io::Error::other("it could not be made durable before");
+            return Err(StoreError::io("sync", &path)(why));
+        }
         let came = self.whole.take().and_then(|whole| whole.digest(self.index.len()));
-        self.file.sync().map_err(StoreError::io("sync", &path))?;
-        // What came was right, chunk by chunk and as a whole, and was written without an error. Whoever uses
-        // it hashes it first, so that it is not read back here.
-        let is_there = came == Some(self.digest) || self.has_digest()?;
+        let is_there = if came == Some(self.digest) {
+            // What came was right, chunk by chunk and as a whole. What was written is read back.
+            let (synced, right) = sync_and_read_back(&*self.file, &self.index);
+            synced.map_err(StoreError::io("sync", &path))?;
+            right.map_err(StoreError::io("read", &path))?
+        } else {
+            self.file.sync().map_err(StoreError::io("sync", &path))?;
+            self.has_digest()?
+        };
         if !is_there {
             self.look_again(Recheck::Everything)?;
             if !self.have.is_full() {

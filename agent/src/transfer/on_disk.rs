@@ -62,13 +62,13 @@ fn bytes_that_change_on_disk_are_found_and_fetched_again() {
     let bytes = blob(SIZE, 3);
     let digest = Digest::of(&bytes);
     let store = store(root.path());
-    let (partial, _) = fetch(&store, &bytes);
-    partial.finish().unwrap();
-    let file = root.path().join("blobs/sha256").join(digest.hex());
+    let (mut partial, _) = fetch(&store, &bytes);
+    partial.checkpoint().unwrap();
+    let file = root.path().join("partial").join(digest.hex());
     let mut there = std::fs::read(&file).unwrap();
     there[777_777] ^= 1;
     std::fs::write(&file, there).unwrap();
-    assert!(matches!(store.check_blob(&digest), Err(StoreError::Damaged { .. })));
+    assert!(matches!(partial.finish(), Err(StoreError::Damaged { .. })));
     let (partial, answered) = fetch(&store, &bytes);
     partial.finish().unwrap();
     assert_eq!(answered, 4, "one chunk");

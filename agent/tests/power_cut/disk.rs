@@ -47,6 +47,7 @@ struct World {
     cut: Option<(u64, Moment)>,
     dead: bool,
     wear: Wear,
+    sync_fails: bool,
 }
 
 /// What a memory card has to bear.
@@ -203,6 +204,11 @@ impl CutDisk {
                 *byte ^= 1;
             }
         });
+    }
+
+    /// The next sync of a file fails, and those after it do not: as a kernel says once that a write was lost.
+    pub fn fail_next_sync(&self) {
+        self.world().sync_fails = true;
     }
 
     /// Cuts a file short, or makes it longer, behind everyone's back.
@@ -510,6 +516,9 @@ impl DiskFile for OpenFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        if std::mem::take(&mut self.disk.world().sync_fails) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         self.sync_all()
     }
 }

@@ -1,4 +1,5 @@
-//! A blob that is large enough for its chunks to be kept and made durable beside whoever receives them.
+//! A blob that is large enough for its chunks to be kept, made durable and read back beside whoever receives
+//! them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use selvedge_package::chunks::{ChunkIndex, Indexed};
 use super::disk::{CutDisk, Loss, Moment};
 use super::{CHUNK, ROOT};
 
-/// More than are kept by whoever receives them, and the last one short.
+/// More than are read back by one thread, and the last one short.
 const CHUNKS: usize = 70;
 
 struct Large {
@@ -54,6 +55,10 @@ impl Large {
         Ok(())
     }
 
+    fn fill_but_last(&self, partial: &mut Partial) -> Result<(), StoreError> {
+        (0..self.index.len() - 1).try_for_each(|n| partial.take(n, self.chunk(n).to_vec()).map(drop))
+    }
+
     fn install(&self, disk: &CutDisk) -> Result<(), StoreError> {
         let (store, mut partial) = self.begin(disk)?;
         self.fill(&mut partial)?;
@@ -92,72 +97,66 @@ fn a_cut_costs_no_more_than_the_last_chunks_and_never_makes_a_bitmap_lie() {
     assert!(points > 50, "only {points} cut points");
 }
 
-/// Flips a byte of a blob in `folder` that came in one go, or was `resumed` in the middle; whether that was
-/// noticed at once, or when it was to be used. Either way only its chunk comes again.
-fn flip(folder: &str, resumed: bool, offset: usize) -> &'static str {
-    let (large, disk) = (large(), CutDisk::new());
-    let (mut store, mut partial) = large.begin(&disk).unwrap();
-    if resumed {
-        for n in 0..large.index.len() / 2 {
+#[test]
+fn a_byte_that_changes_on_disk_is_found_wherever_it_lies_and_only_its_chunk_comes_again() {
+    let large = large();
+    for offset in [0, large.bytes.len() / 2, large.bytes.len() - 1] {
+        let disk = CutDisk::new();
+        let (store, mut partial) = large.begin(&disk).unwrap();
+        large.fill(&mut partial).unwrap();
+        disk.flip(&Path::new(ROOT).join("partial").join(large.digest.hex()), offset);
+        assert!(matches!(partial.finish(), Err(StoreError::Damaged { .. })), "byte {offset}");
+        assert!(!store.has(&large.digest).unwrap());
+        let mut partial = store.partial(large.digest, large.index.clone()).unwrap();
+        let missing: Vec<u32> = (0..large.index.len()).filter(|n| !partial.have(*n)).collect();
+        assert_eq!(missing, [(offset / CHUNK) as u32]);
+        large.fill(&mut partial).unwrap();
+        partial.finish().unwrap();
+        store.check_blob(&large.digest).unwrap();
+    }
+}
+
+#[test]
+fn a_file_of_another_length_than_it_had_is_made_right() {
+    let large = large();
+    let half = large.index.len() / 2;
+    for change in [-1_i64, -70_000, 1, 70_000, 5_000_000] {
+        let disk = CutDisk::new();
+        let (store, mut partial) = large.begin(&disk).unwrap();
+        for n in 0..half {
             partial.take(n, large.chunk(n).to_vec()).unwrap();
         }
         partial.checkpoint().unwrap();
         drop((partial, store));
-        (store, partial) = large.begin(&disk).unwrap();
-    }
-    large.fill(&mut partial).unwrap();
-    let path = Path::new(ROOT).join(folder).join(large.digest.hex());
-    let mut partial = Some(partial);
-    if folder != "partial" {
-        partial.take().unwrap().finish().unwrap();
-    }
-    disk.flip(&path, offset);
-    let noticed = match partial.map(Partial::finish) {
-        Some(Err(StoreError::Damaged { .. })) => "at once",
-        Some(Ok(())) | None => {
-            let used = store.check_blob(&large.digest);
-            assert!(matches!(used, Err(StoreError::Damaged { .. })), "byte {offset}: {used:?}");
-            "before use"
-        }
-        Some(Err(error)) => panic!("byte {offset}: {error}"),
-    };
-    assert!(!store.has(&large.digest).unwrap());
-    let mut partial = store.partial(large.digest, large.index.clone()).unwrap();
-    let missing: Vec<u32> = (0..large.index.len()).filter(|n| !partial.have(*n)).collect();
-    assert_eq!(missing, [(offset / CHUNK) as u32]);
-    large.fill(&mut partial).unwrap();
-    partial.finish().unwrap();
-    store.check_blob(&large.digest).unwrap();
-    noticed
-}
-
-#[test]
-fn a_byte_that_changes_on_disk_is_found_wherever_it_lies_and_only_its_chunk_comes_again() {
-    let last = large().bytes.len() - 1;
-    for offset in [0, last / 2, last] {
-        // What came in one go was hashed as it came, and is hashed again by whoever uses it.
-        assert_eq!(flip("partial", false, offset), "before use");
-        assert_eq!(flip("blobs/sha256", false, offset), "before use");
-        // What lay on the disk meanwhile is hashed when it is whole.
-        assert_eq!(flip("partial", true, offset), "at once");
-    }
-}
-
-#[test]
-fn a_file_that_is_too_short_or_too_long_is_repaired() {
-    let large = large();
-    for change in [-1_i64, -70_000, 1, 70_000] {
-        let disk = CutDisk::new();
-        large.install(&disk).unwrap();
-        let path = Path::new(ROOT).join("blobs/sha256").join(large.digest.hex());
-        let size = large.bytes.len() as i64 + change;
+        let path = Path::new(ROOT).join("partial").join(large.digest.hex());
+        let size = i64::from(half) * CHUNK as i64 + change;
         disk.resize(&path, usize::try_from(size).unwrap());
-        let (store, partial) = large.begin(&disk).unwrap();
+        let (_, partial) = large.begin(&disk).unwrap();
+        let have = (0..large.index.len()).filter(|n| partial.have(*n)).count();
+        // A file that is longer than the blob was never a part of it.
+        let whole = size.min(i64::from(half) * CHUNK as i64) / CHUNK as i64;
+        let right = if size > large.bytes.len() as i64 { 0 } else { whole };
+        assert_eq!(have as i64, right, "{change}");
         drop(partial);
-        assert!(matches!(store.check_blob(&large.digest), Err(StoreError::Damaged { .. })), "{change}");
-        drop(store);
         large.install(&disk).unwrap_or_else(|error| panic!("{change}: {error}"));
     }
+}
+
+#[test]
+fn a_blob_is_not_finished_after_a_sync_that_failed() {
+    let large = large();
+    let disk = CutDisk::new();
+    let (store, mut partial) = large.begin(&disk).unwrap();
+    large.fill_but_last(&mut partial).unwrap();
+    disk.fail_next_sync();
+    assert!(partial.checkpoint().is_err());
+    // Nobody says again that something is not on the disk: it must not count as if it were.
+    let last = large.index.len() - 1;
+    partial.take(last, large.chunk(last).to_vec()).unwrap();
+    assert!(matches!(partial.finish(), Err(StoreError::Io { .. })));
+    assert!(!store.has(&large.digest).unwrap());
+    drop(store);
+    large.install(&disk).unwrap();
 }
 
 #[test]

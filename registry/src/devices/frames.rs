@@ -58,15 +58,16 @@ impl Frames {
         let length = |span: &Span| HEADER + span.length as usize;
         let mut answer = self.take(spans.iter().map(length).sum());
         let mut rest = &mut answer[..];
-        for span in spans {
-            let (header, behind) = rest.split_at_mut(HEADER);
+        let filled = spans.iter().try_for_each(|span| {
+            let (header, behind) = std::mem::take(&mut rest).split_at_mut(HEADER);
             let (place, behind) = behind.split_at_mut(span.length as usize);
             header.copy_from_slice(&block::header(transfer, span.number));
-            read(place, span.offset)?;
             rest = behind;
-        }
+            read(place, span.offset)
+        });
         let mut answer = answer.freeze();
         self.keep(answer.clone());
+        filled?;
         Ok(spans.iter().map(|span| answer.split_to(length(span))).collect())
     }
 

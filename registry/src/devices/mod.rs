@@ -2,7 +2,7 @@
 //!
 //! Every message may be hostile, come twice, late, or out of order. Messages of devices that nobody
 //! made a target for are dropped. One loop handles what changes the database, in the order that it
-//! came; requests for blocks are answered beside it.
+//! came; requests for blocks are answered in between where the bytes are in memory, and beside it where not.
 
 pub mod blocks;
 mod enrol;

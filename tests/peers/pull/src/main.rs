@@ -22,9 +22,9 @@ async fn main() -> anyhow::Result<()> {
         ["pull", broker, bytes, block, window] => {
             say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?, None).await?)
         }
-        ["pull", broker, bytes, block, window, file] => {
-            let kept = keep::Kept::create(file.as_ref())?;
-            say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?, Some(kept)).await?)
+        ["pull", broker, bytes, block, window, file, digest] => {
+            let keeper = keep::Keeper::start(file.as_ref(), block.parse()?, mqtt::HEADER, digest)?;
+            say(mqtt::pull(broker, bytes.parse()?, block.parse()?, window.parse()?, Some(keeper)).await?)
         }
         ["tcp-serve", address, bytes] => tcp::serve(address, bytes.parse()?),
         ["tcp-get", address, bytes] => say(tcp::get(address, bytes.parse()?)?),

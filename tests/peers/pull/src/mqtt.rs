@@ -12,12 +12,12 @@ use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{ConnectProperties, Packet};
 use rumqttc::v5::{AsyncClient, Event, EventLoop, MqttOptions};
 
-use crate::keep::Kept;
+use crate::keep::Keeper;
 
 const NEED: &str = "peer/need";
 const BLOCK: &str = "peer/block";
 /// Number of the block, before its bytes.
-const HEADER: usize = 4;
+pub const HEADER: usize = 4;
 /// After so much silence what is missing is asked for again.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -80,7 +80,7 @@ pub async fn pull(
     bytes: usize,
     block: usize,
     window: usize,
-    mut kept: Option<Kept>,
+    keeper: Option<Keeper>,
 ) -> anyhow::Result<f64> {
     let (client, mut poll) = connect(broker, "peer-pull")?;
     client.subscribe(BLOCK, QoS::AtMostOnce).await?;
@@ -116,13 +116,13 @@ pub async fn pull(
             in_flight = in_flight.saturating_sub(1);
             // Somebody looks at each byte's neighbourhood: it really came.
             sum += u64::from(*payload.last().context("an empty block")?);
-            if let Some(kept) = &mut kept {
-                kept.take(number, block, &payload[HEADER..])?;
+            if let Some(keeper) = &keeper {
+                keeper.take(number, payload)?;
             }
         }
     }
-    if let Some(kept) = kept {
-        anyhow::ensure!(kept.finish()? > 1, "nothing was checked");
+    if let Some(keeper) = keeper {
+        keeper.finish()?;
     }
     let seconds = start.elapsed().as_secs_f64();
     anyhow::ensure!(sum > 0, "only zeros came");

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use selvedge_package::Digest;
 use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
 use selvedge_tests::broker::Broker;
 use selvedge_tests::delivery::{NAME, Serving, release_parcel, seconds, watch};
@@ -58,7 +59,8 @@ fn loopback(report: &mut Report, stack: &Stack) {
         let file = release_parcel(stack, round, LOOPBACK_BYTES).display().to_string();
         let serving = Serving::start(&["serve", stack.broker_address(), &file, &block]);
         let kept = stack.path(&format!("kept-{round}"));
-        let pull = ["pull", stack.broker_address(), &bytes, &block, &window, &kept];
+        let digest = Digest::of(&std::fs::read(&file).expect("the parcel can be read")).hex();
+        let pull = ["pull", stack.broker_address(), &bytes, &block, &window, &kept, &digest];
         for (name, words, rates) in
             [("bare rumqttc", &pull[..5], &mut bare), ("bare, checked and kept", &pull, &mut keeping)]
         {
