@@ -45,8 +45,10 @@ pub async fn metrics(State(serving): State<Arc<Serving>>) -> Response {
     response
 }
 
-/// Name, help and value of what is one number a model, and whether it only grows.
-const SINGLE: [(&str, &str, Kind, fn(&Numbers) -> u64); 11] = [
+/// Name, help, kind and value of what is one number a model.
+type Single = (&'static str, &'static str, Kind, fn(&Numbers) -> u64);
+
+const SINGLE: [Single; 11] = [
     ("nv_inference_request_success", "Requests answered", Kind::Counter, |it| it.counts.success),
     ("nv_inference_count", "Inferences done, those of a batch each", Kind::Counter, |it| it.counts.success),
     ("nv_inference_exec_count", "Calls of the module", Kind::Counter, |it| it.counts.success),
