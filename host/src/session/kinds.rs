@@ -135,7 +135,7 @@ impl Outlet {
     }
 
     /// The tensors that stand for what ONNX Runtime gave, in the order of `specs`.
-    pub fn from_value(
+    pub fn tensors_of(
         &self,
         value: DynValue,
         session: &Arc<SharedSessionInner>,
@@ -144,8 +144,8 @@ impl Outlet {
             Kind::Plain => Ok(vec![values::from_value(value, session)?]),
             Kind::Packed(element) => Ok(vec![element.tensor(&value)?]),
             Kind::Sequence(element) => sequence::from_value(*element, value).map(Vec::from),
-            Kind::Map(types) => types.from_value(value).map(Vec::from),
-            Kind::Rows(types) => types.from_rows(value).map(Vec::from),
+            Kind::Map(types) => types.tensors_of(value).map(Vec::from),
+            Kind::Rows(types) => types.table_of(value).map(Vec::from),
         }
     }
 }

@@ -266,7 +266,7 @@ impl Runner {
                 outputs.push((name.to_owned(), tensor));
                 continue;
             }
-            let tensors = outlet.from_value(value, &self.memory).map_err(failed)?;
+            let tensors = outlet.tensors_of(value, &self.memory).map_err(failed)?;
             let names = outlet.specs().iter().map(|spec| spec.name.clone());
             outputs.extend(names.zip(tensors));
         }

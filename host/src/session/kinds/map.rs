@@ -74,7 +74,7 @@ impl Types {
     }
 
     /// Values and keys of a map.
-    pub fn from_value(self, value: DynValue) -> Result<[Tensor; 2], ValueError> {
+    pub fn tensors_of(self, value: DynValue) -> Result<[Tensor; 2], ValueError> {
         let map: Value<DynMapValueType> = value.downcast()?;
         let (keys, values) = for_types!(self, entries(&map))?;
         let count = keys.len() as u64;
@@ -82,7 +82,7 @@ impl Types {
     }
 
     /// The table of a sequence of maps, and its columns.
-    pub fn from_rows(self, value: DynValue) -> Result<[Tensor; 2], ValueError> {
+    pub fn table_of(self, value: DynValue) -> Result<[Tensor; 2], ValueError> {
         let sequence: Sequence<DynMapValueType> = value.downcast()?;
         let maps = sequence.try_extract_sequence::<DynMapValueType>()?;
         if maps.len() > MOST_ITEMS {
