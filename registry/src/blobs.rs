@@ -301,7 +301,7 @@ mod tests {
     async fn what_is_read_without_waiting_is_right_or_nothing() {
         let data = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(data.path(), Limits::default()).unwrap();
-        let bytes: Vec<u8> = (0..100_000_u32).map(|n| (n * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
         let digest = Digest::of(&bytes);
         put(&blobs, digest, &[&bytes]).await.unwrap();
         let reader = blobs.reader(&digest, 100_000).unwrap().unwrap();
