@@ -1,5 +1,5 @@
-//! `cargo xtask test hostile|links|power-cut|swap`: the lines in which tests say what they counted, collected
-//! in a file and shown at the end. A part that counted nothing has not run, and fails.
+//! `cargo xtask test hostile|links|onnx-backend|power-cut|swap`: the lines in which tests say what they counted,
+//! collected in a file and shown at the end. A part that counted nothing has not run, and fails.
 
 use std::fs;
 use std::path::PathBuf;

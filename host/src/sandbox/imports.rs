@@ -52,8 +52,9 @@ impl From<TensorError> for Error {
 }
 
 impl From<Expired> for Error {
+    /// The module's fault, whoever asks.
     fn from(source: Expired) -> Self {
-        error(Code::InvalidInput, source)
+        error(Code::Internal, source)
     }
 }
 

@@ -105,7 +105,7 @@ impl Lines {
 
 /// The message with everything escaped that could end a line or steer a terminal: a guest's line is one
 /// line, and cannot pass for another's.
-fn one_line(message: &str) -> Cow<'_, str> {
+pub(crate) fn one_line(message: &str) -> Cow<'_, str> {
     let harmful = |letter: char| {
         (letter.is_control() && letter != '\t')
             || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

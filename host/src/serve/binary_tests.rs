@@ -21,7 +21,12 @@ use super::{Serving, routes};
 const JSON_LENGTH: &str = "inference-header-content-length";
 
 fn router(datatype: &str, shape: &[i64]) -> Router {
-    let serving = Serving::new(8);
+    router_within(8, datatype, shape)
+}
+
+/// The same where all requests may hold so many MiB.
+fn router_within(budget_mib: u32, datatype: &str, shape: &[i64]) -> Router {
+    let serving = Serving::new(budget_mib);
     let package = Fake::package(manifest("m", "1.0.0", 1, datatype, shape), Behaviour::Echo);
     let served = Served::new(package, Default::default(), 0);
     serving.table.stage(Arc::clone(&served));
@@ -209,4 +214,31 @@ async fn compressed_bodies_go_both_ways() {
     let (status, _, _) =
         ask(&router, "infer", &[("content-encoding", "gzip")], encoder.finish().unwrap()).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn tensors_that_are_larger_than_their_json_are_charged_too() {
+    // A number of two bytes makes an element of eight.
+    let router = router_within(1, "FP64", &[-1]);
+    for (elements, status) in [(70_000, StatusCode::OK), (120_000, StatusCode::SERVICE_UNAVAILABLE)] {
+        let data = vec!["0"; elements].join(",");
+        let body = format!(
+            r#"{{"inputs": [{{"name": "x", "datatype": "FP64", "shape": [{elements}], "data": [{data}]}}]}}"#
+        );
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(body.as_bytes()).unwrap();
+        let headers = [("content-encoding", "gzip")];
+        let packed = ask(&router, "infer", &headers, packed.finish().unwrap()).await;
+        let plain = ask(&router, "infer", &[], body.into_bytes()).await;
+        assert_eq!((plain.0, packed.0), (status, status), "{}", String::from_utf8_lossy(&plain.2));
+    }
+}
+
+#[tokio::test]
+async fn the_raw_path_takes_no_json_in_front() {
+    let router = router("BYTES", &[1]);
+    for (length, status) in [("0", StatusCode::OK), ("2", StatusCode::BAD_REQUEST)] {
+        let answer = ask(&router, "raw", &[(JSON_LENGTH, length)], b"{}abc".to_vec()).await;
+        assert_eq!(answer.0, status, "{}", String::from_utf8_lossy(&answer.2));
+    }
 }

@@ -25,6 +25,7 @@ use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::binary::Following;
 use crate::oip::request::{Form, InferRequest, Limits, Parameter, RequestedOutput};
 use crate::oip::{answer_body, check, request_json};
+use crate::sandbox::output::one_line;
 use crate::tensor::NamedTensor;
 
 /// Longest time that a body may take to come.
@@ -52,7 +53,8 @@ pub async fn raw(
     model: Held,
     request: Request,
 ) -> Result<Response, Failure> {
-    watched(&serving, &model, request, Ok(Wire::Raw), Form::default()).await
+    let wire = Wire::of_raw(request.headers());
+    watched(&serving, &model, request, wire, Form::default()).await
 }
 
 /// Asks, counts what became of it, and has what is logged meanwhile say which trace it belongs to.
@@ -95,10 +97,11 @@ async fn ask(
         }
     };
     let (bytes, reserved) = body::read(&parts.headers, body, bounds, &serving.budget).await?;
-    let (bytes, reserved) = match coding {
+    let (bytes, mut reserved) = match coding {
         None => (bytes, reserved),
         Some(coding) => coding::unpack(coding, bytes, reserved, bounds, &serving.budget).await?,
     };
+    reserved.grow(&serving.budget, bytes.len() + beside(model, wire, bytes.len()))?;
     // The client's time begins when its request is here, not while it is sent.
     let start = clock::now();
     let request = match wire {
@@ -117,6 +120,10 @@ async fn ask(
         Wire::Raw => {
             let kind = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
             let inputs = check::raw(&model.manifest().inputs, bytes, kind)?;
+            let size: usize = inputs.iter().map(|input| input.tensor.footprint()).sum();
+            if size > model.limits.tensor_bytes {
+                return Err(Failure::TooLarge { limit: model.limits.tensor_bytes });
+            }
             InferRequest { inputs, form: raw, ..InferRequest::default() }
         }
     };
@@ -143,6 +150,19 @@ fn bounds(model: &Served, wire: Wire) -> Result<Bounds, Failure> {
         }
     };
     Ok(Bounds { limit, time: BODY_TIME, aligned })
+}
+
+/// Most bytes that the tensors of a request take beside its body: an element of eight bytes can be two of JSON,
+/// and the end of a string of nothing takes eight. Elements of fixed size behind the JSON stay where they are.
+fn beside(model: &Served, wire: Wire, body: usize) -> usize {
+    let strings = model.manifest().inputs.iter().any(|input| input.datatype.size().is_none());
+    let strings = |bytes: usize| if strings { bytes.saturating_mul(3) } else { 0 };
+    let most = match wire {
+        Wire::Json => body.saturating_mul(4),
+        Wire::Binary(json) => json.saturating_mul(4).saturating_add(strings(body.saturating_sub(json))),
+        Wire::Raw => strings(body).min(body),
+    };
+    most.min(model.limits.tensor_bytes)
 }
 
 /// Parses a request; a long one on a thread that may block.
@@ -186,7 +206,9 @@ async fn answer(
     times.infer = clock::now().duration_since(began);
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
-            tracing::warn!(package = %manifest.name, version = %model.version, %failure, "no answer");
+            // It may have words of the module in it.
+            let failure = one_line(&failure.to_string()).into_owned();
+            tracing::warn!(package = %manifest.name, version = %model.version, failure, "no answer");
             model.failed();
         }
         Err(_) => {}

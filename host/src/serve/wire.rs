@@ -31,6 +31,18 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// As the headers of `raw` say, whose body has no JSON in front.
+    pub fn of_raw(headers: &HeaderMap) -> Result<Self, Failure> {
+        match headers.get_all(JSON_LENGTH).iter().all(|length| length == "0") {
+            true => Ok(Self::Raw),
+            false => Err(Failure::Header(
+                "the whole body is the input here: send JSON with binary data behind it to `infer`, or leave \
+                 Inference-Header-Content-Length out"
+                    .to_owned(),
+            )),
+        }
+    }
+
     /// As the headers of `infer` say.
     pub fn of(headers: &HeaderMap) -> Result<Self, Failure> {
         let mut given = headers.get_all(JSON_LENGTH).iter();
@@ -72,10 +84,12 @@ fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
 pub async fn answer(
     written: Written,
     wanted: Option<Coding>,
-    reserved: Reserved,
+    mut reserved: Reserved,
     budget: &Budget,
 ) -> Result<Response, Failure> {
     let json = written.json;
+    // Answers wait to be packed, too.
+    reserved.grow(budget, written.pieces.iter().map(Bytes::len).sum())?;
     let (pieces, packed) = coding::pack(wanted, written.pieces).await?;
     let mut response = failure::json_text(StatusCode::OK, body(reserved.hold(budget, pieces)?));
     let headers = response.headers_mut();

@@ -40,7 +40,7 @@ fn tensors_of_another_request_are_gone() {
         assert_eq!(bytes(&ask(&loaded, named("first", [7, 7, 7])).unwrap()), [7, 7, 7]);
         let answer = ask(&loaded, named(how, [1, 2, 3]));
         let why = match &answer {
-            Err(PredictError::Module(why) | PredictError::InvalidInput(why)) => why.clone(),
+            Err(PredictError::Module(why)) => why.clone(),
             // A length cannot be an error.
             Err(PredictError::Trap(why)) if how == "length" => why.clone(),
             other => panic!("{how}: {other:?}"),
