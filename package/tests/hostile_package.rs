@@ -315,7 +315,7 @@ fn numbers_and_texts_have_limits() {
     check_manifest("probation-seconds", |m| m["activation"]["probation-seconds"] = json!(u32::MAX));
     check_manifest("`models` is empty", |m| m["models"] = json!([]));
     check_manifest("`acceptance.cases` is empty", |m| m["acceptance"]["cases"] = json!([]));
-    check_manifest("`inputs` is empty", |m| m["inputs"] = json!([]));
+    check_manifest("`outputs` is empty", |m| m["outputs"] = json!([]));
     check_manifest("dimension -2", |m| m["inputs"][0]["shape"] = json!([-2]));
     check_manifest("17 entries", |m| m["inputs"][0]["shape"] = json!(vec![1; 17]));
     check_manifest("a tensor's name", |m| m["inputs"][0]["name"] = json!("a\nb"));
