@@ -17,7 +17,7 @@ use super::blobs::hash;
 use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
 use super::keeper::{Keeper, keep};
-use super::saving::{Saver, Saving};
+use super::saving::Saver;
 use super::whole::{InOrder, sync_and_read_back};
 use super::{Store, StoreError, record};
 
@@ -43,9 +43,9 @@ pub struct Partial {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) have: Bitmap,
     bytes: u64,
-    unsaved: bool,
+    pub(super) unsaved: bool,
     /// A checkpoint failed: what is on the disk is not known, and no later sync says so.
-    doubtful: bool,
+    pub(super) doubtful: bool,
     pub(super) saver: Saver,
     /// The digest so far, where all chunks have come since the blob was begun, about in order. The keeper has
     /// it while there is one.
@@ -211,50 +211,6 @@ impl Partial {
             self.unsaved = true;
         }
         Ok(put)
-    }
-
-    /// Makes what has come durable, then the bitmap that says so.
-    pub fn checkpoint(&mut self) -> Result<(), StoreError> {
-        self.wait()?;
-        self.saved(Saver::wait)?;
-        if let Some(saving) = self.saving()? {
-            self.saved(|_| saving.run())?;
-        }
-        self.unsaved = false;
-        Ok(())
-    }
-
-    /// Takes note of how a checkpoint ended.
-    pub(super) fn saved(
-        &mut self,
-        end: impl FnOnce(&mut Saver) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let ended = end(&mut self.saver);
-        self.doubtful |= ended.is_err();
-        ended
-    }
-
-    /// The same beside the caller, who learns from a later call how it ended. There is one at a time:
-    /// another waits for it.
-    pub fn checkpoint_beside(&mut self) -> Result<(), StoreError> {
-        self.saved(Saver::wait)?;
-        if let Some(saving) = self.saving()? {
-            self.saved(|saver| saver.begin(saving))?;
-        }
-        self.unsaved = false;
-        Ok(())
-    }
-
-    /// What is to be made durable, as of now. A blob of one chunk is cheaper to fetch again than to keep
-    /// books on.
-    fn saving(&self) -> Result<Option<Saving>, StoreError> {
-        if !self.unsaved || self.index.len() <= 1 {
-            return Ok(None);
-        }
-        let bitmap = record::encode(&serde_bytes::Bytes::new(&self.have.bits))
-            .map_err(|why| StoreError::Record { key: format!("bitmap {}", self.digest), why })?;
-        let (store, file) = (self.store.clone(), Arc::clone(&self.file));
-        Ok(Some(Saving { store, digest: self.digest, file, bitmap }))
     }
 
     /// Makes the whole blob a stored one: it is durable, its digest is right, and so are its bytes on disk.

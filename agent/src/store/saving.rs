@@ -10,10 +10,57 @@ use selvedge_package::Digest;
 
 use super::database::{BITMAPS, failed};
 use super::disk::DiskFile;
-use super::{Store, StoreError};
+use super::partial::Partial;
+use super::{Store, StoreError, record};
 
 /// Stack of the thread: it calls the disk and the database.
 const STACK: usize = 256 * 1024;
+
+impl Partial {
+    /// Makes what has come durable, then the bitmap that says so.
+    pub fn checkpoint(&mut self) -> Result<(), StoreError> {
+        self.wait()?;
+        self.saved(Saver::wait)?;
+        if let Some(saving) = self.saving()? {
+            self.saved(|_| saving.run())?;
+        }
+        self.unsaved = false;
+        Ok(())
+    }
+
+    /// The same beside the caller, who learns from a later call how it ended. There is one at a time:
+    /// another waits for it.
+    pub fn checkpoint_beside(&mut self) -> Result<(), StoreError> {
+        self.saved(Saver::wait)?;
+        if let Some(saving) = self.saving()? {
+            self.saved(|saver| saver.begin(saving))?;
+        }
+        self.unsaved = false;
+        Ok(())
+    }
+
+    /// Takes note of how a checkpoint ended.
+    pub(super) fn saved(
+        &mut self,
+        end: impl FnOnce(&mut Saver) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let ended = end(&mut self.saver);
+        self.doubtful |= ended.is_err();
+        ended
+    }
+
+    /// What is to be made durable, as of now. A blob of one chunk is cheaper to fetch again than to keep
+    /// books on.
+    fn saving(&self) -> Result<Option<Saving>, StoreError> {
+        if !self.unsaved || self.index.len() <= 1 {
+            return Ok(None);
+        }
+        let bitmap = record::encode(&serde_bytes::Bytes::new(&self.have.bits))
+            .map_err(|why| StoreError::Record { key: format!("bitmap {}", self.digest), why })?;
+        let (store, file) = (self.store.clone(), Arc::clone(&self.file));
+        Ok(Some(Saving { store, digest: self.digest, file, bitmap }))
+    }
+}
 
 /// Chunks that are in the file, and are to be durable before the bitmap that names them is.
 #[derive(Debug)]

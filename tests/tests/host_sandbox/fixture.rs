@@ -176,6 +176,24 @@ pub fn executor() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
+/// Asks a guest that never answers so many times at once, and `neighbour`, which has an input `x` of 2×3, a few
+/// times meanwhile: that must answer while the others still run, and those must miss their deadline in the end.
+pub async fn answers_beside(guest: &Arc<Loaded>, requests: usize, neighbour: &Loaded) {
+    let running: Vec<_> = (0..requests)
+        .map(|_| {
+            let guest = Arc::clone(guest);
+            tokio::spawn(async move { guest.predict(small(), LONG).await })
+        })
+        .collect();
+    for _ in 0..20 {
+        neighbour.predict(vec![fp32("x", &[2, 3], &[1.0; 6])], LONG).await.unwrap();
+    }
+    assert!(running.iter().any(|request| !request.is_finished()), "the guest must still run");
+    for request in running {
+        assert!(matches!(request.await.unwrap(), Err(PredictError::Deadline(_))));
+    }
+}
+
 pub fn fp32(name: &str, shape: &[u64], values: &[f32]) -> NamedTensor {
     NamedTensor::new(name, Tensor::fixed(Datatype::Fp32, shape, Buffer::from(values)).unwrap())
 }

@@ -7,7 +7,7 @@ use selvedge_package::tensor::Datatype;
 use selvedge_tests::counts;
 use serde_json::json;
 
-use crate::fixture::{LONG, Package, Written, ask, executor, floats, fp32, hostile, small};
+use crate::fixture::{LONG, Package, Written, answers_beside, ask, executor, floats, fp32, hostile, small};
 
 /// A guest with a short deadline.
 fn guest(name: &str) -> Written {
@@ -54,21 +54,7 @@ fn endless_loops_on_every_thread_leave_others_answering() {
     let spinning = package.open().unwrap();
     let neighbour = Package::identity().write();
     let neighbour = neighbour.open().unwrap();
-    executor().block_on(async {
-        let loops: Vec<_> = (0..4)
-            .map(|_| {
-                let spinning = spinning.clone();
-                tokio::spawn(async move { spinning.predict(small(), LONG).await })
-            })
-            .collect();
-        for _ in 0..20 {
-            neighbour.predict(vec![fp32("x", &[2, 3], &[1.0; 6])], LONG).await.unwrap();
-        }
-        assert!(loops.iter().any(|request| !request.is_finished()), "the loops must still run");
-        for request in loops {
-            assert!(matches!(request.await.unwrap(), Err(PredictError::Deadline(_))));
-        }
-    });
+    executor().block_on(answers_beside(&spinning, 4, &neighbour));
 }
 
 #[test]

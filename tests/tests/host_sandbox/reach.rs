@@ -10,7 +10,7 @@ use selvedge_package::tensor::Datatype;
 use selvedge_tests::counts;
 use serde_json::json;
 
-use crate::fixture::{Package, ask, executor, hostile, hostile_text, small};
+use crate::fixture::{Package, answers_beside, ask, executor, hostile, hostile_text, small};
 use crate::hostile::check_neighbour;
 
 const FREE: &[(&str, &str, &[i64])] = &[("x", "UINT8", &[-1])];
@@ -39,24 +39,9 @@ fn sleepers_at_their_concurrency_leave_others_answering() {
         .module("concurrency", json!(8))
         .write();
     let loaded = package.open().unwrap();
-    executor().block_on(async {
-        let asleep: Vec<_> = (0..8)
-            .map(|_| {
-                let loaded = loaded.clone();
-                tokio::spawn(async move { loaded.predict(small(), crate::fixture::LONG).await })
-            })
-            .collect();
-        let neighbour = Package::identity().write();
-        // Opening blocks, which no thread of tokio may.
-        let neighbour = tokio::task::spawn_blocking(move || neighbour.open().unwrap()).await.unwrap();
-        for _ in 0..50 {
-            let inputs = vec![crate::fixture::fp32("x", &[2, 3], &[1.0; 6])];
-            neighbour.predict(inputs, crate::fixture::LONG).await.unwrap();
-        }
-        for request in asleep {
-            assert!(matches!(request.await.unwrap(), Err(PredictError::Deadline(_))));
-        }
-    });
+    let neighbour = Package::identity().write();
+    let neighbour = neighbour.open().unwrap();
+    executor().block_on(answers_beside(&loaded, 8, &neighbour));
 }
 
 #[test]
