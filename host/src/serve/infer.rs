@@ -1,32 +1,28 @@
 //! The two paths that ask a model: `infer` with tensors in JSON or after it, `raw` with a body that is the
-//! input. Both are one way, on which the body is told apart in one place.
+//! input. Both are one way, on which the body is told apart in one place; from where the request is read on,
+//! `answer` has it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
-use tracing::Instrument as _;
 
 use super::Serving;
+use super::answer;
 use super::body::{self, Bounds};
 use super::coding::{self, Coding};
 use super::counts::Times;
 use super::failure::Failure;
-use super::gate::Pass;
-use super::predictor;
 use super::served::{Held, Served};
 use super::trace;
 use super::wire::{self, Wire};
 use crate::clock;
-use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::binary::Following;
-use crate::oip::request::{Form, InferRequest, Limits, Parameter, RequestedOutput};
+use crate::oip::request::{Form, InferRequest, Limits};
 use crate::oip::{answer_body, check, request_json};
-use crate::sandbox::output::one_line;
-use crate::tensor::NamedTensor;
 
 /// Longest time that a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -57,7 +53,7 @@ pub async fn raw(
     watched(&serving, &model, request, wire, Form::default()).await
 }
 
-/// Asks, counts what became of it, and has what is logged meanwhile say which trace it belongs to.
+/// Asks, and counts what became of it.
 async fn watched(
     serving: &Serving,
     model: &Held,
@@ -65,15 +61,8 @@ async fn watched(
     wire: Result<Wire, Failure>,
     raw: Form,
 ) -> Result<Response, Failure> {
-    let attempt = model.counts.begin();
     let span = trace::span(request.headers(), model);
-    let asking = ask(serving, model, request, wire, raw);
-    let result = match span {
-        Some(span) => asking.instrument(span).await,
-        None => asking.await,
-    };
-    attempt.end(&result);
-    result.map(|(response, _)| response)
+    answer::counted(model, span, ask(serving, model, request, wire, raw)).await
 }
 
 /// Asks with a body of any kind. `raw` is how the outputs come where the request has no way to say it.
@@ -85,7 +74,7 @@ async fn ask(
     raw: Form,
 ) -> Result<(Response, Times), Failure> {
     let (parts, body) = request.into_parts();
-    let admitted = admit(serving, model).and_then(|()| {
+    let admitted = answer::admit(serving, model).and_then(|()| {
         let (wire, coding) = (wire?, Coding::of(&parts.headers)?);
         Ok((wire, coding, bounds(model, wire)?))
     });
@@ -128,7 +117,7 @@ async fn ask(
         }
     };
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
-    let answer = answer(model, request, start, &mut times).await?;
+    let answer = answer::answer(model, request, start, &mut times).await?;
     let before = clock::now();
     let written = answer_body::write(&answer)?;
     let response = wire::answer(written, Coding::wanted(&parts.headers), reserved, &serving.budget).await?;
@@ -173,86 +162,4 @@ async fn parse(json: Bytes, following: Option<Following>, limits: Limits) -> Res
     }
     let parsed = tokio::task::spawn_blocking(move || request_json::parse_with(&json, following, &limits));
     Ok(parsed.await.map_err(|_| Failure::Panic)??)
-}
-
-/// What refuses a request before its body is read.
-fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
-    match () {
-        () if serving.draining() => Err(Failure::Ending),
-        () if model.gate.full() => Err(Failure::Full),
-        () => Ok(()),
-    }
-}
-
-/// Asks the model, whatever the request was written in and the answer will be.
-async fn answer(
-    model: &Held,
-    request: InferRequest,
-    start: Instant,
-    times: &mut Times,
-) -> Result<InferAnswer, Failure> {
-    let manifest = model.manifest();
-    check::inputs(&manifest.inputs, &request.inputs)?;
-    check::outputs(&manifest.outputs, &request.outputs)?;
-    let deadline = deadline(model.deadline(), &request);
-    let left = || deadline.saturating_sub(clock::now().duration_since(start));
-    let arrived = clock::now();
-    let pass = model.gate.enter(left()).await?;
-    let began = clock::now();
-    times.queue = began.duration_since(arrived);
-    let outputs = predict(model, request.inputs, left(), pass).await;
-    let form = request.form;
-    let outputs = outputs.and_then(|outputs| select(model, &request.outputs, form, outputs));
-    times.infer = clock::now().duration_since(began);
-    match &outputs {
-        Err(failure) if failure.is_the_packages() => {
-            // It may have words of the module in it.
-            let failure = one_line(&failure.to_string()).into_owned();
-            tracing::warn!(package = %manifest.name, version = %model.version, failure, "no answer");
-            model.failed();
-        }
-        Err(_) => {}
-        Ok(_) => model.answered(times.infer),
-    }
-    Ok(InferAnswer {
-        model_name: manifest.name.to_string(),
-        model_version: model.version.clone(),
-        id: request.id,
-        parameters: model.provenance.clone(),
-        outputs: outputs?,
-    })
-}
-
-async fn predict(
-    model: &Held,
-    inputs: Vec<NamedTensor>,
-    left: Duration,
-    pass: Pass,
-) -> Result<Vec<NamedTensor>, Failure> {
-    if left.is_zero() {
-        return Err(Failure::Busy);
-    }
-    let held = (pass, model.again());
-    Ok(predictor::ask(Arc::clone(&model.predictor), inputs, left, held).await?)
-}
-
-fn select(
-    model: &Served,
-    requested: &[RequestedOutput],
-    form: Form,
-    outputs: Vec<NamedTensor>,
-) -> Result<Vec<AnsweredOutput>, Failure> {
-    let selected = check::select(&model.manifest().outputs, requested, form, outputs);
-    let selected = selected.map_err(Failure::NoOutput)?;
-    Ok(selected.into_iter().map(|(tensor, form)| AnsweredOutput { tensor, form }).collect())
-}
-
-/// The package's deadline, or the client's `timeout` (microseconds, as Triton has it) if shorter.
-fn deadline(packages: Duration, request: &InferRequest) -> Duration {
-    match request.parameters.get("timeout") {
-        Some(Parameter::Integer(micros)) if *micros > 0 => {
-            packages.min(Duration::from_micros(micros.unsigned_abs()))
-        }
-        _ => packages,
-    }
 }
