@@ -75,4 +75,26 @@ pub struct TensorSpec {
     pub datatype: Datatype,
     /// Extent of each dimension; -1 where it may vary. Empty for a scalar.
     pub shape: Vec<i64>,
+    /// Whether a request may come without it, or an answer.
+    #[serde(default, skip_serializing_if = "is_required")]
+    pub optional: bool,
+}
+
+// serde asks by reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_required(optional: &bool) -> bool {
+    !optional
+}
+
+impl TensorSpec {
+    /// A tensor that has to be there.
+    pub fn new(name: impl Into<String>, datatype: Datatype, shape: impl Into<Vec<i64>>) -> Self {
+        Self { name: name.into(), datatype, shape: shape.into(), optional: false }
+    }
+
+    /// The same, which may be left out.
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self { optional: true, ..self }
+    }
 }

@@ -72,6 +72,13 @@ impl Package {
         self
     }
 
+    /// Lets requests come without an input, or answers without an output: `inputs` or `outputs`, and which.
+    #[must_use]
+    pub fn optional(mut self, list: &str, at: usize) -> Self {
+        self.manifest[list][at]["optional"] = true.into();
+        self
+    }
+
     /// Threads that a run of the model takes.
     #[must_use]
     pub fn threads(mut self, count: u32) -> Self {

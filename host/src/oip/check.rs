@@ -7,7 +7,8 @@ use super::refusal::Refusal;
 use super::request::{Form, RequestedOutput};
 use crate::tensor::{NamedTensor, Strings, Tensor, TensorError};
 
-/// Every input of the manifest is there once, with its type and a shape that fits, and no other.
+/// Every input of the manifest that may not be left out is there, each once, with its type and a shape that
+/// fits, and no other.
 pub fn inputs(specs: &[TensorSpec], inputs: &[NamedTensor]) -> Result<(), Refusal> {
     for (index, input) in inputs.iter().enumerate() {
         let spec = specs
@@ -32,7 +33,8 @@ pub fn inputs(specs: &[TensorSpec], inputs: &[NamedTensor]) -> Result<(), Refusa
             });
         }
     }
-    match specs.iter().find(|spec| inputs.iter().all(|input| input.name != spec.name)) {
+    let missing = |spec: &&TensorSpec| !spec.optional && inputs.iter().all(|input| input.name != spec.name);
+    match specs.iter().find(missing) {
         Some(spec) => Err(Refusal::MissingInput { name: spec.name.clone(), known: known(specs) }),
         None => Ok(()),
     }
@@ -55,34 +57,41 @@ pub fn outputs(specs: &[TensorSpec], requested: &[RequestedOutput]) -> Result<()
 }
 
 /// The outputs that go back, in the order of the request, or of the manifest and in `form` where it asks
-/// for none.
-/// What the module did not give is named in the error.
+/// for none. One that may be left out and did not come is not among them; any other that the module did not
+/// give is named in the error.
 pub fn select(
     specs: &[TensorSpec],
     requested: &[RequestedOutput],
     form: Form,
     mut outputs: Vec<NamedTensor>,
 ) -> Result<Vec<(NamedTensor, Form)>, String> {
-    let mut take = |name: &str, form| {
-        let at = outputs.iter().position(|output| output.name == name);
-        at.map(|at| (outputs.swap_remove(at), form)).ok_or_else(|| name.to_owned())
+    let optional = |name: &str| specs.iter().any(|spec| spec.name == name && spec.optional);
+    let mut take = |name: &str, form| match outputs.iter().position(|output| output.name == name) {
+        Some(at) => Some(Ok((outputs.swap_remove(at), form))),
+        None if optional(name) => None,
+        None => Some(Err(name.to_owned())),
     };
     if requested.is_empty() {
-        specs.iter().map(|spec| take(&spec.name, form)).collect()
+        specs.iter().filter_map(|spec| take(&spec.name, form)).collect()
     } else {
-        requested.iter().map(|output| take(&output.name, output.form)).collect()
+        requested.iter().filter_map(|output| take(&output.name, output.form)).collect()
     }
 }
 
 /// The input that may take the Content-Type of a raw body: BYTES of one element.
 pub const CONTENT_TYPE: &str = "content_type";
 
-/// Whether a package takes raw bodies: it has a single input besides [`CONTENT_TYPE`], and the body's
-/// length says its shape.
+/// Whether a package takes raw bodies: besides [`CONTENT_TYPE`] it has a single input, or a single one that
+/// may not be left out, and the body's length says its shape.
 pub fn takes_raw(specs: &[TensorSpec]) -> Result<&TensorSpec, Refusal> {
-    let mut taking = specs.iter().filter(|spec| !(specs.len() > 1 && is_content_type(spec)));
+    let all = || specs.iter().filter(|spec| !(specs.len() > 1 && is_content_type(spec)));
+    let needed = || all().filter(|spec| !spec.optional);
     let free = |spec: &TensorSpec| spec.shape.iter().filter(|&&extent| extent == -1).count();
-    match (taking.next(), taking.next()) {
+    let (first, second) = match all().nth(1) {
+        Some(_) => (needed().next(), needed().nth(1)),
+        None => (all().next(), None),
+    };
+    match (first, second) {
         (Some(spec), None) if spec.datatype == Datatype::Bytes && is_single(spec) => Ok(spec),
         (Some(spec), None) if spec.datatype != Datatype::Bytes && free(spec) <= 1 => Ok(spec),
         _ => Err(Refusal::NotRaw(known(specs))),
@@ -113,7 +122,8 @@ pub fn raw(specs: &[TensorSpec], body: Bytes, content_type: &[u8]) -> Result<Vec
             Tensor::fixed(spec.datatype, shape, body.clone()).map_err(wrong)
         }
     };
-    specs.iter().map(|spec| Ok(NamedTensor::new(spec.name.clone(), of(spec)?))).collect()
+    let taken = specs.iter().filter(|spec| spec.name == taking.name || is_content_type(spec));
+    taken.map(|spec| Ok(NamedTensor::new(spec.name.clone(), of(spec)?))).collect()
 }
 
 /// The shape of a tensor that has so many bytes.
@@ -157,7 +167,7 @@ mod tests {
     use super::*;
 
     fn spec(name: &str, datatype: Datatype, shape: &[i64]) -> TensorSpec {
-        TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() }
+        TensorSpec::new(name, datatype, shape)
     }
 
     fn int8(name: &str, shape: &[u64]) -> NamedTensor {
@@ -167,7 +177,11 @@ mod tests {
 
     #[test]
     fn inputs_are_those_of_the_manifest() {
-        let specs = [spec("a", Datatype::Int8, &[-1, 2]), spec("b", Datatype::Int8, &[])];
+        let specs = [
+            spec("a", Datatype::Int8, &[-1, 2]),
+            spec("b", Datatype::Int8, &[]),
+            spec("c", Datatype::Int8, &[7]).optional(),
+        ];
         let check = |given: &[NamedTensor], expected: &str| match inputs(&specs, given) {
             Ok(()) => assert_eq!(expected, ""),
             Err(error) => {
@@ -176,7 +190,12 @@ mod tests {
         };
         check(&[int8("b", &[]), int8("a", &[3, 2])], "");
         check(&[int8("b", &[]), int8("a", &[0, 2])], "");
-        check(&[int8("b", &[])], "input `a` is missing; the package takes `a` (INT8 [-1, 2]), `b` (INT8 [])");
+        check(
+            &[int8("b", &[])],
+            "input `a` is missing; the package takes `a` (INT8 [-1, 2]), `b` (INT8 []), `c`",
+        );
+        check(&[int8("b", &[]), int8("a", &[3, 2]), int8("c", &[7])], "");
+        check(&[int8("b", &[]), int8("a", &[3, 2]), int8("c", &[8])], "`c` has the shape [8]");
         check(&[int8("b", &[]), int8("A", &[3, 2])], "no input `A`; it takes `a`");
         check(&[int8("b", &[1]), int8("a", &[3, 2])], "`b` has the shape [1] and has to have []");
         check(&[int8("b", &[]), int8("a", &[2, 3])], "shape [2, 3] and has to have [-1, 2]");
@@ -202,6 +221,14 @@ mod tests {
         assert_eq!(names(&["b"], given()), Ok(vec!["b".to_owned()]));
         assert_eq!(names(&["b", "a"], given()), Ok(vec!["b".to_owned(), "a".to_owned()]));
         assert_eq!(names(&[], vec![int8("a", &[1])]), Err("b".to_owned()));
+        let specs = [specs[0].clone().optional(), specs[1].clone()];
+        let names = |asked: &[&str], given| {
+            select(&specs, &ask(asked), Form::default(), given)
+                .map(|outputs| outputs.into_iter().map(|(output, _)| output.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[], vec![int8("b", &[1])]), Ok(vec!["b".to_owned()]));
+        assert_eq!(names(&["a", "b"], vec![int8("b", &[1])]), Ok(vec!["b".to_owned()]));
+        assert_eq!(names(&[], vec![int8("a", &[1])]), Err("b".to_owned()));
         assert!(outputs(&specs, &ask(&["c"])).is_err());
         assert!(outputs(&specs, &ask(&["b"])).is_ok());
     }
@@ -219,6 +246,10 @@ mod tests {
         check(&[spec("a", Datatype::Bytes, &[2])], None);
         check(&[spec("a", Datatype::Bytes, &[1]), spec("b", Datatype::Bytes, &[1])], None);
         check(&[], None);
+        let optional = |name| spec(name, Datatype::Bytes, &[1]).optional();
+        check(&[spec("a", Datatype::Bytes, &[1]), optional("b")], Some(&[1]));
+        check(&[optional("a")], Some(&[1]));
+        check(&[optional("a"), optional("b")], None);
         check(&[spec("a", Datatype::Uint8, &[-1])], Some(&[2]));
         check(&[spec("a", Datatype::Uint8, &[1, -1, 2])], Some(&[1, 1, 2]));
         check(&[spec("a", Datatype::Uint8, &[2, 1])], Some(&[2, 1]));

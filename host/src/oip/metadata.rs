@@ -82,6 +82,9 @@ struct TensorConfig<'a> {
     name: &'a str,
     data_type: String,
     dims: &'a [i64],
+    /// As Triton says it of inputs; left out where it is not so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    optional: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -127,7 +130,7 @@ fn tensor(spec: &TensorSpec) -> TensorConfig<'_> {
         Datatype::Bytes => "TYPE_STRING".to_owned(),
         other => format!("TYPE_{}", other.name()),
     };
-    TensorConfig { name: &spec.name, data_type, dims: &spec.shape }
+    TensorConfig { name: &spec.name, data_type, dims: &spec.shape, optional: spec.optional }
 }
 
 /// Who answers, as `parameters` of answers and metadata say it.

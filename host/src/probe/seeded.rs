@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn spec(name: &str, datatype: Datatype, shape: &[i64]) -> TensorSpec {
-        TensorSpec { name: name.to_owned(), datatype, shape: shape.to_vec() }
+        TensorSpec::new(name, datatype, shape)
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn in_all(error: PredictError, allowed: Duration) -> PredictError {
     }
 }
 
-/// The outputs that the manifest declares, in its order; others are dropped.
+/// The outputs that the manifest declares, in its order; others are dropped. Those that may be left out may
+/// be missing.
 fn declared(answer: Vec<NamedTensor>, specs: &[TensorSpec]) -> Result<Vec<NamedTensor>, PredictError> {
     let fits = |output: &NamedTensor, spec: &TensorSpec| {
         output.name == spec.name && output.tensor.datatype() == spec.datatype && shaped(&output.tensor, spec)
@@ -185,8 +186,14 @@ fn declared(answer: Vec<NamedTensor>, specs: &[TensorSpec]) -> Result<Vec<NamedT
         let found = answer
             .iter_mut()
             .find(|output| output.as_ref().is_some_and(|output| output.name == spec.name))
-            .and_then(Option::take)
-            .ok_or_else(|| PredictError::Module(format!("it did not give the output `{}`", spec.name)))?;
+            .and_then(Option::take);
+        let found = match found {
+            Some(found) => found,
+            None if spec.optional => continue,
+            None => {
+                return Err(PredictError::Module(format!("it did not give the output `{}`", spec.name)));
+            }
+        };
         if !fits(&found, spec) {
             return Err(PredictError::Module(format!(
                 "its output `{}` is {} {:?} instead of {} {:?}",
@@ -231,7 +238,7 @@ mod tests {
     }
 
     fn spec(name: &str, shape: &[i64]) -> TensorSpec {
-        TensorSpec { name: name.to_owned(), datatype: Datatype::Fp32, shape: shape.to_vec() }
+        TensorSpec::new(name, Datatype::Fp32, shape)
     }
 
     fn check(answer: &[NamedTensor], specs: &[TensorSpec]) -> Result<Vec<String>, String> {
@@ -248,6 +255,10 @@ mod tests {
         assert_eq!(check(&[b.clone(), a.clone()], &specs), expected);
         assert_eq!(check(&[a.clone(), tensor("c", Datatype::Bool, &[]), b.clone()], &specs), expected);
         assert!(check(std::slice::from_ref(&a), &specs).unwrap_err().contains("`b`"));
+        let either = [specs[0].clone(), specs[1].clone().optional()];
+        assert_eq!(check(std::slice::from_ref(&b), &either), Ok(vec!["b".to_owned()]));
+        assert_eq!(check(&[b.clone(), a.clone()], &either), expected);
+        assert!(check(std::slice::from_ref(&a), &either).unwrap_err().contains("`b`"));
         assert!(check(&[b.clone(), tensor("a", Datatype::Fp64, &[2])], &specs).unwrap_err().contains("FP64"));
         assert!(check(&[b.clone(), tensor("a", Datatype::Fp32, &[3])], &specs).unwrap_err().contains("[3]"));
         assert!(check(&[b, tensor("a", Datatype::Fp32, &[2, 1])], &specs).is_err());

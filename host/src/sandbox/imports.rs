@@ -182,6 +182,15 @@ impl sessions::HostSession for State {
         Ok(specs(self.table.get(&session)?.0.outputs()))
     }
 
+    fn optional_inputs(
+        &mut self,
+        session: Resource<OpenSession>,
+    ) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
+        let model = &self.table.get(&session)?.0;
+        let optional = model.inputs().iter().filter(|spec| spec.optional).chain(model.defaults());
+        Ok(optional.map(tensor_spec).collect())
+    }
+
     async fn run(
         &mut self,
         session: Resource<OpenSession>,
@@ -224,14 +233,12 @@ impl sessions::HostSession for State {
 }
 
 fn specs(specs: &[TensorSpec]) -> Vec<sessions::TensorSpec> {
-    specs
-        .iter()
-        .map(|spec| sessions::TensorSpec {
-            name: spec.name.clone(),
-            datatype: spec.datatype.into(),
-            shape: spec.shape.clone(),
-        })
-        .collect()
+    specs.iter().map(tensor_spec).collect()
+}
+
+fn tensor_spec(spec: &TensorSpec) -> sessions::TensorSpec {
+    let TensorSpec { name, datatype, shape, .. } = spec;
+    sessions::TensorSpec { name: name.clone(), datatype: (*datatype).into(), shape: shape.clone() }
 }
 
 impl config::Host for State {

@@ -2,13 +2,14 @@
 //!
 //! A tensor stands for itself. Elements that the protocol has no name for are bytes: those of eight bits
 //! UINT8, smaller ones one to a byte (`element`). A sequence of tensors is two tensors (`sequence`), and so
-//! are a map, and a sequence of maps as scikit-learn's classifiers give it (`map`). An optional value that a
-//! model takes has to be given; other values are refused when the model is opened. The rules are in `docs/oip.md`.
+//! are a map, and a sequence of maps as scikit-learn's classifiers give it (`map`). An optional value is what
+//! is inside, or nothing; other values are refused when the model is opened. The rules are in `docs/oip.md`.
 
 mod element;
 mod map;
 mod sequence;
 
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use ort::session::{SessionInputValue, SharedSessionInner};
@@ -35,8 +36,11 @@ pub enum Direction {
 #[derive(Debug)]
 pub struct Outlet {
     name: String,
+    /// The same as ONNX Runtime takes it at every run.
+    symbol: CString,
     kind: Kind,
     specs: Vec<TensorSpec>,
+    optional: bool,
 }
 
 #[derive(Debug)]
@@ -55,11 +59,7 @@ impl Outlet {
     /// What ONNX Runtime says about an input or output, or why no tensors can stand for it.
     pub fn new(direction: Direction, name: &str, of: &ValueType) -> Result<Self, ValueError> {
         let refused = || ValueError::Kind(format!("a {of}"));
-        let spec = |name: String, datatype: Datatype, shape: &[i64]| TensorSpec {
-            name,
-            datatype,
-            shape: shape.to_vec(),
-        };
+        let spec = |name: String, datatype: Datatype, shape: &[i64]| TensorSpec::new(name, datatype, shape);
         let two = |second: &str, first: (Datatype, &[i64]), other: (Datatype, &[i64])| {
             vec![spec(name.to_owned(), first.0, first.1), spec(format!("{name}.{second}"), other.0, other.1)]
         };
@@ -91,25 +91,38 @@ impl Outlet {
                 let specs = two("keys", (types.value(), &[-1]), (types.key(), &[-1]));
                 (Kind::Map(types), specs)
             }
-            // One that is empty could not be told from a failure of the binding to ONNX Runtime.
-            ValueType::Optional(_) if direction == Direction::Output => return Err(refused()),
             ValueType::Optional(inner) => {
-                let Self { kind, specs, .. } = Self::new(direction, name, inner)?;
+                let mut outlet = Self::new(direction, name, inner)?.optional();
                 // ONNX Runtime may pass on what it is lent; here it gets a copy of its own.
-                match (kind, &**inner) {
-                    (Kind::Plain, ValueType::Tensor { ty, .. }) => {
-                        (Kind::Packed(Element::of(*ty).ok_or_else(refused)?), specs)
-                    }
-                    (kind, _) => (kind, specs),
+                if let (true, ValueType::Tensor { ty, .. }) = (outlet.is_plain(), &**inner) {
+                    outlet.kind = Kind::Packed(Element::of(*ty).ok_or_else(refused)?);
                 }
+                return Ok(outlet);
             }
         };
-        Ok(Self { name: name.to_owned(), kind, specs })
+        let symbol = CString::new(name).map_err(|_| ValueError::Kind("a name with a NUL".to_owned()))?;
+        Ok(Self { name: name.to_owned(), symbol, kind, specs, optional: false })
+    }
+
+    /// The same, which may be left out.
+    pub fn optional(self) -> Self {
+        let specs = self.specs.into_iter().map(TensorSpec::optional).collect();
+        Self { specs, optional: true, ..self }
     }
 
     /// Its name in the model.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its name as ONNX Runtime takes it.
+    pub fn symbol(&self) -> &CStr {
+        &self.symbol
+    }
+
+    /// Whether it may be left out.
+    pub fn is_optional(&self) -> bool {
+        self.optional
     }
 
     /// The tensors that stand for it.

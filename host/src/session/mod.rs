@@ -12,10 +12,13 @@ pub mod blocking;
 mod kinds;
 pub mod library;
 pub mod raw;
+mod run;
 pub mod telemetry;
 pub mod values;
 
 use std::collections::HashSet;
+use std::ffi::CStr;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use ort::environment::Environment;
 use ort::session::builder::GraphOptimizationLevel;
-use ort::session::{RunOptions, Session, SharedSessionInner};
+use ort::session::{RunOptions, Session, SessionInputValue, SharedSessionInner};
 use selvedge_package::tensor::TensorSpec;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -79,6 +82,7 @@ pub enum RunError {
 /// An open model.
 pub struct Model {
     inputs: Vec<TensorSpec>,
+    defaults: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     runner: Arc<Runner>,
     session: Arc<Mutex<Session>>,
@@ -120,9 +124,11 @@ impl Model {
         if count > MOST_TENSORS {
             return Err(SessionError::TooMany(count));
         }
-        let taken = outlets(Direction::Input, session.inputs())?;
+        let mut taken = outlets(Direction::Input, session.inputs())?;
         let given = outlets(Direction::Output, session.outputs())?;
         let (inputs, outputs) = (specs(&taken)?, specs(&given)?);
+        taken.extend(defaults(&session, &inputs, MOST_TENSORS - count));
+        let defaults = taken.iter().flat_map(Outlet::specs).skip(inputs.len()).cloned().collect();
         let options =
             Arc::new(RunOptions::new().map_err(|error| SessionError::Onnx(first_line(error.message())))?);
         let watch = Arc::new(Watch::new({
@@ -143,12 +149,17 @@ impl Model {
             given,
             pace: AtomicU64::new(u64::MAX),
         });
-        Ok(Self { inputs, outputs, runner, session: Arc::new(Mutex::new(session)) })
+        Ok(Self { inputs, defaults, outputs, runner, session: Arc::new(Mutex::new(session)) })
     }
 
-    /// Inputs in the model's order.
+    /// Inputs in the model's order. Those that the model declares optional may be left out.
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.inputs
+    }
+
+    /// What it takes, too, and has a value of its own for: initialisers that are inputs.
+    pub fn defaults(&self) -> &[TensorSpec] {
+        &self.defaults
     }
 
     /// Outputs in the model's order.
@@ -156,7 +167,8 @@ impl Model {
         &self.outputs
     }
 
-    /// Runs the model. No `outputs` asks for all of them; all are computed either way.
+    /// Runs the model. No `outputs` asks for all of them. Others are not kept, though ONNX Runtime computes them
+    /// all the same. One that the model declares optional comes if there is one.
     pub async fn run(
         &self,
         inputs: Vec<(String, Tensor)>,
@@ -166,16 +178,16 @@ impl Model {
         self.check(&inputs, &outputs)?;
         let answer = if blocking::allowed() || self.runner.short() {
             match self.session.try_lock() {
-                Ok(mut session) => self.runner.run(&mut session, &inputs, deadline)?,
+                Ok(mut session) => self.runner.run(&mut session, &inputs, &outputs, deadline)?,
                 Err(_) => {
                     let mut session = self.lock(deadline).await?;
-                    self.runner.run(&mut session, &inputs, deadline)?
+                    self.runner.run(&mut session, &inputs, &outputs, deadline)?
                 }
             }
         } else {
             let mut session = self.lock(deadline).await?;
-            let runner = self.runner.clone();
-            tokio::task::spawn_blocking(move || runner.run(&mut session, &inputs, deadline))
+            let (runner, wanted) = (self.runner.clone(), outputs.clone());
+            tokio::task::spawn_blocking(move || runner.run(&mut session, &inputs, &wanted, deadline))
                 .await
                 .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
         };
@@ -189,7 +201,7 @@ impl Model {
         deadline: Instant,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         self.check(inputs, &[])?;
-        self.runner.run(&mut self.session.blocking_lock(), inputs, deadline)
+        self.runner.run(&mut self.session.blocking_lock(), inputs, &[], deadline)
     }
 
     async fn lock(&self, deadline: Instant) -> Result<OwnedMutexGuard<Session>, RunError> {
@@ -200,7 +212,8 @@ impl Model {
 
     fn check(&self, inputs: &[(String, Tensor)], outputs: &[String]) -> Result<(), RunError> {
         for (index, (name, tensor)) in inputs.iter().enumerate() {
-            let Some(spec) = self.inputs.iter().find(|spec| spec.name == *name) else {
+            let mut specs = self.inputs.iter().chain(&self.defaults);
+            let Some(spec) = specs.find(|spec| spec.name == *name) else {
                 return Err(RunError::InvalidInput(unknown("input", name, &self.inputs)));
             };
             if inputs[..index].iter().any(|(before, _)| before == name) {
@@ -215,9 +228,9 @@ impl Model {
             }
         }
         // ONNX Runtime itself would run without an input and fail somewhere inside.
-        if let Some(missing) =
-            self.inputs.iter().find(|spec| !inputs.iter().any(|(name, _)| *name == spec.name))
-        {
+        let missing =
+            |spec: &&TensorSpec| !spec.optional && !inputs.iter().any(|(name, _)| *name == spec.name);
+        if let Some(missing) = self.inputs.iter().find(missing) {
             return Err(RunError::InvalidInput(format!("the model's input `{}` is missing", missing.name)));
         }
         match outputs.iter().find(|name| !self.outputs.iter().any(|spec| spec.name == **name)) {
@@ -236,21 +249,27 @@ impl Runner {
         &self,
         session: &mut Session,
         inputs: &[(String, Tensor)],
+        wanted: &[String],
         deadline: Instant,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let mut values = Vec::with_capacity(inputs.len());
+        let mut values = Vec::with_capacity(self.taken.len().min(inputs.len()));
         for outlet in &self.taken {
-            let name = outlet.name();
-            let value = value(outlet, inputs)
-                .map_err(|error| RunError::InvalidInput(format!("the model's input `{name}`: {error}")))?;
-            values.push((name, value));
+            let value = value(outlet, inputs).map_err(|error| {
+                RunError::InvalidInput(format!("the model's input `{}`: {error}", outlet.name()))
+            })?;
+            values.extend(value.map(|value| (outlet.symbol(), value)));
         }
+        let asked = |outlet: &&Outlet| {
+            wanted.is_empty() || outlet.specs().iter().any(|spec| wanted.contains(&spec.name))
+        };
+        let given: Vec<&Outlet> = self.given.iter().filter(asked).collect();
+        let names: Vec<&CStr> = given.iter().map(|outlet| outlet.symbol()).collect();
         let start = clock::now();
         if start >= deadline {
             return Err(RunError::Deadline);
         }
         self.watch.arm(deadline);
-        let answer = session.run_with_options(values, &*self.options);
+        let answer = run::run(session, &self.options, &values, &names);
         let stopped = self.watch.disarm();
         self.learn(clock::now() - start);
         let answer = match answer {
@@ -259,14 +278,21 @@ impl Runner {
             Err(error) => return Err(refused(&error)),
         };
         let mut outputs = Vec::with_capacity(answer.len());
-        for ((name, value), outlet) in answer.into_iter().zip(&self.given) {
-            let failed = |error| RunError::Model(format!("its output `{name}`: {error}"));
+        for (value, outlet) in answer.into_iter().zip(given) {
+            let failed =
+                |why: &dyn Display| RunError::Model(format!("its output `{}`: {why}", outlet.name()));
+            let Some(value) = value else {
+                if outlet.is_optional() {
+                    continue;
+                }
+                return Err(failed(&"ONNX Runtime gave none"));
+            };
             if outlet.is_plain() {
-                let tensor = values::from_value(value, &self.memory).map_err(failed)?;
-                outputs.push((name.to_owned(), tensor));
+                let tensor = values::from_value(value, &self.memory).map_err(|error| failed(&error))?;
+                outputs.push((outlet.name().to_owned(), tensor));
                 continue;
             }
-            let tensors = outlet.tensors_of(value, &self.memory).map_err(failed)?;
+            let tensors = outlet.tensors_of(value, &self.memory).map_err(|error| failed(&error))?;
             let names = outlet.specs().iter().map(|spec| spec.name.clone());
             outputs.extend(names.zip(tensors));
         }
@@ -314,15 +340,36 @@ fn refused_tensor(direction: Direction, name: &str, source: ValueError) -> Sessi
     SessionError::Tensor { direction, name: name.to_owned(), source }
 }
 
-/// What ONNX Runtime takes, made of the tensors that stand for it, which are there.
+/// What the model has values of its own for and still takes: at most `most`, and none that cannot be sent, nor
+/// under a name that stands for something else. A model may have its weights among them.
+fn defaults(session: &Session, inputs: &[TensorSpec], most: usize) -> Vec<Outlet> {
+    let mut names: HashSet<String> = inputs.iter().map(|spec| spec.name.clone()).collect();
+    let all = session.overridable_initializers();
+    let outlets = all.iter().filter_map(|one| Outlet::new(Direction::Input, one.name(), one.dtype()).ok());
+    let apart = outlets.filter(|outlet| outlet.specs().iter().all(|spec| names.insert(spec.name.clone())));
+    apart.take(most).map(Outlet::optional).collect()
+}
+
+/// What ONNX Runtime takes, made of the tensors that stand for it; none where it was left out.
 fn value<'a>(
     outlet: &Outlet,
     inputs: &'a [(String, Tensor)],
-) -> Result<ort::session::SessionInputValue<'a>, ValueError> {
+) -> Result<Option<SessionInputValue<'a>>, ValueError> {
     let find = |name: &str| inputs.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
-    match outlet.specs() {
-        [spec] => outlet.to_value(find(&spec.name).as_slice()),
-        specs => outlet.to_value(&specs.iter().filter_map(|spec| find(&spec.name)).collect::<Vec<_>>()),
+    let tensors: Vec<&Tensor> = match outlet.specs() {
+        [spec] => match find(&spec.name) {
+            Some(tensor) => return outlet.to_value(&[tensor]).map(Some),
+            None => Vec::new(),
+        },
+        specs => specs.iter().filter_map(|spec| find(&spec.name)).collect(),
+    };
+    match tensors.len() {
+        0 if outlet.is_optional() => Ok(None),
+        some if some < outlet.specs().len() => {
+            let names: Vec<_> = outlet.specs().iter().map(|spec| format!("`{}`", spec.name)).collect();
+            Err(ValueError::Parts(format!("{} come together or not at all", names.join(" and "))))
+        }
+        _ => outlet.to_value(&tensors).map(Some),
     }
 }
 

@@ -77,6 +77,42 @@ async fn a_wrong_request_is_refused_with_what_is_wrong_and_nothing_else_happens(
     assert_eq!((packages[0].requests, packages[0].failures), (1, 0));
 }
 
+/// `y = x · scale`, where `scale` is 2 unless a request brings another.
+fn scaled() -> Vec<u8> {
+    let of = |name| onnx_writer::value(name, Element::Float, &[]);
+    let two = onnx_writer::initializer("scale", Element::Float, &[], &2_f32.to_le_bytes());
+    let product = onnx_writer::node("Mul", &["x", "scale"], &["y"]);
+    onnx_writer::model(onnx_writer::graph([product], [two], [of("x"), of("scale")], [of("y")]))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_optional_input_is_said_to_be_one_and_may_be_left_out() {
+    let host = Host::start().await;
+    let one = |name, value: f64| tensor((name, "FP32"), &[], json!([value]));
+    let case = json!({"name": "twice", "inputs": [one("x", 3.0)], "outputs": [one("y", 6.0)]});
+    let inputs: [(&str, &str, &[i64]); 2] = [("x", "FP32", &[]), ("scale", "FP32", &[])];
+    let package = Package::new("scaled", 1, scaled(), (&inputs, &[("y", "FP32", &[])]), case);
+    host.put(&package.optional("inputs", 1).write()).await;
+    let (_, metadata) = host.get("/v2/models/scaled").await;
+    let optional = |list: &Value| [list[0]["optional"].clone(), list[1]["optional"].clone()];
+    assert_eq!(optional(&metadata["inputs"]), [Value::Null, json!(true)], "{metadata}");
+    let (_, config) = host.get("/v2/models/scaled/config").await;
+    assert_eq!(optional(&config["input"]), [Value::Null, json!(true)], "{config}");
+    for (inputs, expected) in [
+        (vec![one("x", 3.0)], json!([6.0])),
+        (vec![one("scale", 5.0), one("x", 3.0)], json!([15.0])),
+        (vec![one("x", 4.0)], json!([8.0])),
+    ] {
+        let (status, answer) = host.post("/v2/models/scaled/infer", json!({"inputs": inputs})).await;
+        assert_eq!((status, &answer["outputs"][0]["data"]), (200, &expected), "{answer}");
+    }
+    let (status, answer) = host.post_bytes("/v2/models/scaled/raw", 3_f32.to_le_bytes().into()).await;
+    assert_eq!((status, &answer["outputs"][0]["data"]), (200, &json!([6.0])), "{answer}");
+    let (status, answer) = host.post("/v2/models/scaled/infer", json!({"inputs": [one("scale", 5.0)]})).await;
+    assert_eq!(status, 400);
+    assert!(answer["error"].as_str().unwrap().contains("input `x` is missing"), "{answer}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_thousand_brackets_are_refused_where_they_fit() {
     let host = Host::start().await;

@@ -2,9 +2,10 @@
 //! Runtime in the same run: what ONNX Runtime computes as the case says has to come from the host, bit
 //! by bit (any NaN is NaN).
 //!
-//! The cases are those of the package `onnx` (`collect.py` writes them at set-up). Each is in one of
-//! three groups: passed; ONNX Runtime itself fails, or gives something else than the case says; of a
-//! kind of value that the host refuses with a clear error. The run fails when one shrinks or grows the wrong way.
+//! The cases are those of the package `onnx` (`collect.py` writes them at set-up). All go through the host, and each
+//! is in one of four groups: passed; ONNX Runtime gives something else than the case says, and so does the host;
+//! ONNX Runtime cannot do it, and the host says so; of a kind of value that the host refuses with a clear error. The
+//! run fails when one shrinks or grows the wrong way.
 #![allow(clippy::unwrap_used)]
 
 mod answer;
@@ -12,6 +13,7 @@ mod cases;
 mod direct;
 mod groups;
 mod packaged;
+mod unable;
 mod value;
 
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use crate::answer;
 use crate::cases::{Case, Set};
 use crate::direct;
 use crate::groups::Outcome;
+use crate::unable;
 use crate::value::{self, Value};
 
 /// Bytes of a tensor from which on it has a file of its own in the acceptance case.
@@ -28,9 +29,9 @@ pub struct Runner {
 }
 
 /// The tensors of a set, as a client knows them.
-struct Tensors {
-    inputs: Vec<NamedTensor>,
-    outputs: Vec<NamedTensor>,
+pub struct Tensors {
+    pub inputs: Vec<NamedTensor>,
+    pub outputs: Vec<NamedTensor>,
 }
 
 impl Runner {
@@ -41,46 +42,78 @@ impl Runner {
 
     /// Runs a case directly and through the host.
     pub async fn run(&self, host: &Arc<Host>, number: usize, case: &Case) -> Outcome {
-        let outputs = match self.directly(case) {
-            Ok(outputs) => outputs,
-            Err(why) => return Outcome::OnnxRuntime(why),
-        };
+        let directly = self.directly(case);
         let model = Model::open(&self.environment, &self.ticker, Source::Bytes(&case.model.0), 1, || {
             panic!("a case that cannot be stopped");
         });
-        let model = match model {
-            Ok(model) => model,
-            Err(error @ SessionError::Tensor { .. }) => return Outcome::Refused(error.to_string()),
-            Err(error) => return Outcome::Failed(error.to_string()),
+        let (model, directly) = match (model, directly) {
+            (Err(error @ SessionError::Tensor { .. }), _) => return Outcome::Refused(error.to_string()),
+            (Err(SessionError::Onnx(_)), Err(Unable::Opens(why))) => {
+                return unable::at_opening(host, number, case, why).await;
+            }
+            (Err(error), _) => return Outcome::Failed(format!("opened only directly: {error}")),
+            (Ok(_), Err(Unable::Opens(why))) => {
+                return Outcome::Failed(format!("does not open directly: {why}"));
+            }
+            (Ok(model), Err(Unable::Runs(set, why))) => {
+                return unable::at_the_run(host, number, (case, set), &model, why).await;
+            }
+            (Ok(model), Ok(directly)) => (model, directly),
         };
-        let sets: Vec<Tensors> =
-            case.sets.iter().zip(&outputs).map(|(set, outputs)| tensors(case, set, outputs)).collect();
+        let sets = case.sets.iter().zip(&directly.outputs);
+        let sets: Vec<Tensors> = sets.map(|(set, outputs)| tensors(case, set, outputs)).collect();
         let package = package(number, (model.inputs(), model.outputs()), case, &sets[0]);
-        match through(host, &package, &sets).await {
-            Ok(()) => Outcome::Passed,
-            Err(why) => Outcome::Failed(why),
+        match (through(host, &package, &sets).await, directly.differs) {
+            (Ok(()), None) => Outcome::Passed,
+            (Ok(()), Some(why)) => Outcome::Differs(why),
+            (Err(why), Some(_)) if why.contains(": element ") && self.varies(case) => {
+                Outcome::Differs("something else at every run".to_owned())
+            }
+            (Err(why), _) => Outcome::Failed(why),
         }
     }
 
-    /// What ONNX Runtime gives for each set, if that is what the case says.
-    fn directly(&self, case: &Case) -> Result<Vec<Vec<Option<Value>>>, String> {
-        let mut session = direct::open(&self.environment, &case.model.0)?;
-        let mut all = Vec::new();
-        for set in &case.sets {
-            let outputs = direct::run(&mut session, case, &set.inputs)?;
-            let close = set.outputs.iter().zip(&outputs).all(|(expected, actual)| {
-                value::close(expected.as_ref(), actual.as_ref(), case.rtol, case.atol)
+    /// Whether ONNX Runtime, too, gives other elements for the same inputs.
+    fn varies(&self, case: &Case) -> bool {
+        let Ok(mut session) = direct::open(&self.environment, &case.model.0) else { return false };
+        let mut run = || direct::run(&mut session, case, &case.sets[0].inputs);
+        run().is_ok_and(|once| run().is_ok_and(|again| once != again))
+    }
+
+    /// What ONNX Runtime gives for each set.
+    fn directly(&self, case: &Case) -> Result<Directly, Unable> {
+        let mut session = direct::open(&self.environment, &case.model.0).map_err(Unable::Opens)?;
+        let mut directly = Directly { outputs: Vec::new(), differs: None };
+        for (number, set) in case.sets.iter().enumerate() {
+            let outputs = direct::run(&mut session, case, &set.inputs);
+            let outputs = outputs.map_err(|why| Unable::Runs(number, why))?;
+            assert_eq!(set.outputs.len(), outputs.len(), "outputs of {}", case.name);
+            let pairs = set.outputs.iter().zip(&outputs).zip(&case.outputs);
+            let mut differences = pairs.filter_map(|((expected, actual), name)| {
+                value::difference(expected.as_ref(), actual.as_ref(), case.rtol, case.atol)
+                    .map(|why| format!("`{name}`: {why}"))
             });
-            if set.outputs.len() != outputs.len() || !close {
-                return Err("it gives something else than the case says".to_owned());
-            }
-            all.push(outputs);
+            directly.differs = directly.differs.or(differences.next());
+            directly.outputs.push(outputs);
         }
-        Ok(all)
+        Ok(directly)
     }
 }
 
-fn tensors(case: &Case, set: &Set, outputs: &[Option<Value>]) -> Tensors {
+/// What ONNX Runtime gave for each set, and how it is not what the case says.
+struct Directly {
+    outputs: Vec<Vec<Option<Value>>>,
+    differs: Option<String>,
+}
+
+/// Where ONNX Runtime gave up, and why.
+enum Unable {
+    Opens(String),
+    Runs(usize, String),
+}
+
+/// What a client sends and gets.
+pub fn tensors(case: &Case, set: &Set, outputs: &[Option<Value>]) -> Tensors {
     let of = |names: &[String], values: &[Option<Value>]| {
         let pairs = names.iter().zip(values);
         pairs.flat_map(|(name, value)| value::tensors(name, value.as_ref())).collect()
@@ -89,7 +122,12 @@ fn tensors(case: &Case, set: &Set, outputs: &[Option<Value>]) -> Tensors {
 }
 
 /// The package of a case. Its first set is its acceptance case.
-fn package(number: usize, specs: (&[TensorSpec], &[TensorSpec]), case: &Case, first: &Tensors) -> Written {
+pub fn package(
+    number: usize,
+    specs: (&[TensorSpec], &[TensorSpec]),
+    case: &Case,
+    first: &Tensors,
+) -> Written {
     fn list(specs: &[TensorSpec]) -> Vec<Spec<'_>> {
         specs.iter().map(|spec| (&*spec.name, spec.datatype.name(), &*spec.shape)).collect()
     }
@@ -109,7 +147,15 @@ fn package(number: usize, specs: (&[TensorSpec], &[TensorSpec]), case: &Case, fi
     }
     let tensors = (&list(specs.0)[..], &list(specs.1)[..]);
     let package = Package::new(&format!("case-{number}"), 1, case.model.0.clone(), tensors, golden);
+    let package = optional(package, "inputs", specs.0);
+    let package = optional(package, "outputs", specs.1);
     files.into_iter().fold(package, |package, (path, bytes)| package.listed(&path, bytes)).write()
+}
+
+/// Says of a package what may be left out.
+fn optional(package: Package, list: &str, specs: &[TensorSpec]) -> Package {
+    let optional = specs.iter().enumerate().filter(|(_, spec)| spec.optional);
+    optional.fold(package, |package, (at, _)| package.optional(list, at))
 }
 
 async fn through(host: &Arc<Host>, package: &Written, sets: &[Tensors]) -> Result<(), String> {
