@@ -1,7 +1,7 @@
 //! The sandbox and the inference server: packages in, answers out.
 //!
 //! `runtime` is the meeting point. Below it lies what executes a package (`engine`, `sandbox`,
-//! `session`, `onnx`), above it what serves it. It never fetches anything and opens no connection.
+//! `session`, `onnx`), above it what serves it; `sequence` is what lives on between requests. It never fetches anything and opens no connection.
 
 pub mod cases;
 pub mod clock;
@@ -16,6 +16,7 @@ pub mod onnx;
 pub mod probe;
 pub mod runtime;
 pub mod sandbox;
+pub mod sequence;
 pub mod serve;
 pub mod session;
 pub mod tensor;

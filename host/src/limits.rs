@@ -40,13 +40,15 @@ impl Limits {
     pub fn of(module: &Module) -> Self {
         let mib = |count: u32| usize::try_from(u64::from(count) << 20).unwrap_or(usize::MAX);
         let tensors = mib(module.tensor_mib);
+        let sequences = module.sequences.as_ref().map_or(0, |sequences| sequences.most);
+        let instances = module.concurrency.max(1).saturating_add(sequences) as usize;
         Self {
             memory: mib(module.memory_mib),
             table_elements: 100_000,
             instances: 64,
             memories: 32,
             handles: 10_000,
-            wasi_handles: (WASI_HANDLES / module.concurrency.max(1) as usize).clamp(16, 64),
+            wasi_handles: (WASI_HANDLES / instances).clamp(16, 64),
             tensors,
             held_tensors: tensors.saturating_mul(2),
             outputs: 1000,

@@ -46,6 +46,10 @@ pub struct Limits {
     pub concurrency: u32,
     /// MiB of tensors of one request.
     pub tensor_mib: u32,
+    /// Sequences at once: instances that nobody else can use.
+    pub sequences: u32,
+    /// Seconds for which a sequence is kept without a request: memory held for ever.
+    pub sequence_idle_seconds: u32,
     /// Threads of one session: starving everything else on the device.
     pub intra_op_threads: u32,
     /// Seconds of probation: a device that never commits.
@@ -79,6 +83,8 @@ impl Limits {
         deadline_ms: 10 * 60 * 1000,
         concurrency: 256,
         tensor_mib: 2048,
+        sequences: 1024,
+        sequence_idle_seconds: 24 * 3600,
         intra_op_threads: 256,
         probation_seconds: 7 * 24 * 3600,
         budget_mib: 1 << 20,

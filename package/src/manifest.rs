@@ -94,6 +94,9 @@ pub struct Module {
     pub isolation: Isolation,
     /// Largest sum of a request's input tensors, and of its output tensors, in MiB.
     pub tensor_mib: u32,
+    /// Sequences of requests between which the module keeps its state; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequences: Option<Sequences>,
 }
 
 impl Default for Module {
@@ -106,7 +109,24 @@ impl Default for Module {
             concurrency: 2,
             isolation: Isolation::Package,
             tensor_mib: 256,
+            sequences: None,
         }
+    }
+}
+
+/// Sequences of requests. Each has an instance to itself, whose memory is its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Sequences {
+    /// How many there may be at once; one more is turned away.
+    pub most: u32,
+    /// Seconds without a request after which one ends.
+    pub idle_seconds: u32,
+}
+
+impl Default for Sequences {
+    fn default() -> Self {
+        Self { most: 16, idle_seconds: 60 }
     }
 }
 

@@ -45,6 +45,8 @@ pub enum ManifestError {
     Dimension { tensor: String, found: i64 },
     #[error("`{field}` is {found}; a tolerance is a finite number of at least 0")]
     Tolerance { field: String, found: f64 },
+    #[error("`module.sequences` needs a `module.component`: the built-in module keeps nothing between requests")]
+    SequencesOfNone,
     #[error("`min-release` {min_release} is above `release` {release}")]
     MinRelease { min_release: u64, release: u64 },
 }
@@ -242,6 +244,14 @@ fn check_module(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
     within("module.deadline-ms", module.deadline_ms.into(), 1, limits.deadline_ms.into())?;
     within("module.concurrency", module.concurrency.into(), 1, limits.concurrency.into())?;
     within("module.tensor-mib", module.tensor_mib.into(), 1, limits.tensor_mib.into())?;
+    if let Some(sequences) = &module.sequences {
+        within("module.sequences.most", sequences.most.into(), 1, limits.sequences.into())?;
+        let most = limits.sequence_idle_seconds.into();
+        within("module.sequences.idle-seconds", sequences.idle_seconds.into(), 1, most)?;
+        if module.component.is_none() {
+            return Err(ManifestError::SequencesOfNone);
+        }
+    }
     for (n, capability) in module.capabilities.iter().enumerate() {
         if module.capabilities[..n].contains(capability) {
             return Err(ManifestError::Duplicate {

@@ -306,6 +306,16 @@ fn numbers_and_texts_have_limits() {
     check_manifest("`module.deadline-ms`", |m| m["module"]["deadline-ms"] = json!(u32::MAX));
     check_manifest("`module.concurrency`", |m| m["module"]["concurrency"] = json!(0));
     check_manifest("`module.tensor-mib`", |m| m["module"]["tensor-mib"] = json!(0));
+    let sequences = |value: serde_json::Value| move |m: &mut serde_json::Value| m["module"]["sequences"] = value;
+    check_manifest("`module.sequences.most` is 0", sequences(json!({"most": 0})));
+    check_manifest("`module.sequences.most` is 1025", sequences(json!({"most": 1025})));
+    check_manifest("`module.sequences.idle-seconds` is 0", sequences(json!({"idle-seconds": 0})));
+    check_manifest("`module.sequences.idle-seconds`", sequences(json!({"idle-seconds": 86_401})));
+    check_manifest("unknown field `idle-second`", sequences(json!({"idle-second": 1})));
+    check_manifest("needs a `module.component`", |m| {
+        m["module"]["sequences"] = json!({});
+        m["module"].as_object_mut().unwrap().remove("component");
+    });
     check_manifest("intra-op-threads", |m| m["models"][0]["intra-op-threads"] = json!(0));
     check_manifest("probation-failures", |m| m["activation"]["probation-failures"] = json!(101));
     check_manifest("probation-latency-ms", |m| m["activation"]["probation-latency-ms"] = json!(u32::MAX));

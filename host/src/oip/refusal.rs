@@ -25,6 +25,14 @@ pub enum Refusal {
     /// Something that the protocol knows and this server does not offer.
     #[error("{0} is not offered by this server")]
     NotOffered(String),
+    /// A parameter of the request.
+    #[error("parameter `{name}`: {problem}")]
+    Parameter {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// More than one of a thing that may be there once.
     #[error("{what} `{name}` comes twice")]
     Twice {

@@ -76,6 +76,8 @@ pub enum Parameter {
     Boolean(bool),
     /// A whole number.
     Integer(i64),
+    /// A whole number above those.
+    Unsigned(u64),
     /// Another number.
     Number(f64),
     /// Text.
@@ -84,10 +86,9 @@ pub enum Parameter {
 
 /// Parameters of the protocol's extensions that change what a request means. Ignoring one would
 /// give a wrong answer, so they are refused by name until they are offered.
-pub const NOT_OFFERED: [(&str, &str); 5] = [
+pub const NOT_OFFERED: [(&str, &str); 4] = [
     ("shared_memory_region", "shared memory"),
     ("shared_memory_byte_size", "shared memory"),
     ("shared_memory_offset", "shared memory"),
     ("classification", "the classification extension"),
-    ("sequence_id", "the sequence extension"),
 ];

@@ -174,12 +174,13 @@ mod tests {
             r#"{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["/w=="],
                 "parameters":{"encoding":"base64"}}],
                 "outputs":[{"name":"y","parameters":{"encoding":"base64"}},{"name":"z"}],
-                "parameters":{"a":1,"b":1.5,"c":"d","e":true,"binary_data_output":false}}"#,
+                "parameters":{"a":1,"b":1.5,"c":"d","e":true,"f":18446744073709551615,"binary_data_output":false}}"#,
         );
         assert_eq!(request.inputs[0].tensor.as_strings().unwrap().get(0), Some(&[0xff][..]));
         assert_eq!(request.outputs[0].form, Form::Json(Encoding::Base64));
         assert_eq!(request.outputs[1].form, Form::Json(Encoding::Text));
         assert_eq!(request.parameters["b"], Parameter::Number(1.5));
+        assert_eq!(request.parameters["f"], Parameter::Unsigned(u64::MAX));
     }
 
     fn check(text: &str, expected: &str) {
@@ -213,7 +214,6 @@ mod tests {
             "`binary_data` other",
         );
         check(r#"{"inputs":[],"parameters":{"shared_memory_region":"a"}}"#, "shared memory");
-        check(r#"{"inputs":[],"parameters":{"sequence_id":4}}"#, "sequence extension");
         check(r#"{"inputs":[],"outputs":[{"name":"y"},{"name":"y"}]}"#, "output `y` comes twice");
         check(r#"{"inputs":[],"outputs":[{}]}"#, "output 0: `name` is missing");
         check(r#"{"inputs":[],"outputs":["y"]}"#, "output 0: expected an object");

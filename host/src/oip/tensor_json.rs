@@ -266,6 +266,9 @@ fn parameter(lexer: &mut Lexer<'_>) -> Result<Parameter, JsonError> {
                 Number::Integer(digits) if digits.parse::<i64>().is_ok() => {
                     Ok(Parameter::Integer(digits.parse().unwrap_or_default()))
                 }
+                Number::Integer(digits) if digits.parse::<u64>().is_ok() => {
+                    Ok(Parameter::Unsigned(digits.parse().unwrap_or_default()))
+                }
                 Number::Integer(digits) | Number::Decimal(digits) => match digits.parse::<f64>() {
                     Ok(value) if value.is_finite() => Ok(Parameter::Number(value)),
                     _ => Err(at.error("a number that does not fit")),

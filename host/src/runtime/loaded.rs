@@ -16,6 +16,7 @@ use crate::engine::ticker::Ticker;
 use crate::failure::{OpenError, PredictError};
 use crate::limits::CASE_FILE_BYTES;
 use crate::sandbox::{self, Instance};
+use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
 
 /// An opened package.
@@ -28,6 +29,7 @@ pub struct Loaded {
     permits: Semaphore,
     idle: Mutex<Vec<Instance>>,
     made: AtomicU64,
+    sequences: Option<Sequences>,
 }
 
 impl Loaded {
@@ -40,6 +42,7 @@ impl Loaded {
     ) -> Result<Arc<Self>, OpenError> {
         let module = &directory.bundle().manifest().module;
         let (concurrency, deadline) = (module.concurrency.max(1), module.deadline_ms);
+        let sequences = module.sequences.as_ref().map(Sequences::new);
         let component = module.component.as_ref().map_or("direct.wasm".to_owned(), FilePath::to_string);
         let loaded = Arc::new(Self {
             directory,
@@ -49,6 +52,7 @@ impl Loaded {
             permits: Semaphore::new(concurrency as usize),
             idle: Mutex::new(Vec::with_capacity(concurrency as usize)),
             made: AtomicU64::new(0),
+            sequences,
         });
         let busy = loaded.ticker.enter();
         let deadline = clock::now() + Duration::from_millis(deadline.into());
@@ -90,6 +94,11 @@ impl Loaded {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Its sequences, where it keeps any.
+    pub fn sequences(&self) -> Option<&Sequences> {
+        self.sequences.as_ref()
+    }
+
     /// A file of the package, read and checked anew on every call. At most 64 MiB.
     pub fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError> {
         self.directory.bytes(path, CASE_FILE_BYTES)
@@ -106,6 +115,26 @@ impl Loaded {
         inputs: Vec<NamedTensor>,
         deadline: Duration,
     ) -> Result<Vec<NamedTensor>, PredictError> {
+        self.answer(None, inputs, deadline).await
+    }
+
+    /// As [`Self::predict`], for a request of a sequence, whose turn it is. The sequence ends with an error of the
+    /// instance, and with any error of its first request.
+    pub async fn proceed(
+        &self,
+        turn: Turn,
+        inputs: Vec<NamedTensor>,
+        deadline: Duration,
+    ) -> Result<Vec<NamedTensor>, PredictError> {
+        self.answer(Some(turn), inputs, deadline).await
+    }
+
+    async fn answer(
+        &self,
+        mut turn: Option<Turn>,
+        inputs: Vec<NamedTensor>,
+        deadline: Duration,
+    ) -> Result<Vec<NamedTensor>, PredictError> {
         let allowed = deadline.min(Duration::from_millis(self.manifest().module.deadline_ms.into()));
         let deadline = clock::now() + allowed;
         let size = inputs.iter().fold(0_usize, |size, it| size.saturating_add(it.tensor.footprint()));
@@ -118,18 +147,25 @@ impl Loaded {
         }
         let _busy = self.ticker.enter();
         let _permit = self.permit(deadline, allowed).await?;
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut instance = match idle {
+        let kept = match &mut turn {
+            Some(turn) => turn.take().and_then(|state| state.downcast().ok()).map(|instance| *instance),
+            None => self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop(),
+        };
+        let mut instance: Instance = match kept {
             Some(instance) => instance,
             None => self.instance(deadline).await.map_err(|error| in_all(error, allowed))?,
         };
+        instance.place(turn.as_ref().map(|turn| turn.part().clone()));
         let answer = instance.call(inputs, deadline).await;
         let reusable = match &answer {
             Ok(_) => true,
             Err(error) => sandbox::reusable(error),
         };
-        if reusable && self.keeps_instances() {
-            self.put_back(instance);
+        match turn {
+            Some(turn) if reusable && (answer.is_ok() || !turn.part().first) => turn.keep(Box::new(instance)),
+            None if reusable && self.keeps_instances() => self.put_back(instance),
+            // Dropped, and the sequence with it.
+            Some(_) | None => {}
         }
         declared(answer.map_err(|error| in_all(error, allowed))?, &self.manifest().outputs)
     }
@@ -154,8 +190,9 @@ impl Loaded {
         Instance::new(&self.shared, deadline).await
     }
 
+    /// A module that keeps something for its sequences must not find there what another caller left.
     fn keeps_instances(&self) -> bool {
-        self.manifest().module.isolation == Isolation::Package
+        self.manifest().module.isolation == Isolation::Package && self.sequences.is_none()
     }
 
     fn put_back(&self, instance: Instance) {

@@ -2,11 +2,12 @@
 //!
 //! A module may keep a handle for as long as its instance lives, and an instance serves one caller after
 //! another. So what came with a request, or was made during it, ends with it: the handle stays, and there
-//! is nothing behind it. Tensors that `init` made belong to the instance and stay.
+//! is nothing behind it. Tensors that `init` made belong to the instance and stay; so do those that a module made
+//! where the instance belongs to a sequence, but not what came with a request.
 
 use crate::tensor::Tensor;
 
-/// The number of a request; [`Self::INIT`] stands for the time before the first.
+/// The number of a request; [`Self::INIT`] stands for the time before the first, and for the whole life of the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request(u64);
 
@@ -29,7 +30,10 @@ pub struct Held {
 
 /// The request that the tensor belongs to is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the tensor belongs to an earlier request: only those that `init` makes may be kept")]
+#[error(
+    "the tensor belongs to an earlier request: only those that `init` makes may be kept, and in a sequence those that \
+     the module made"
+)]
 pub struct Expired;
 
 impl Held {

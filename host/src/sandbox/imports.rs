@@ -34,7 +34,7 @@ pub mod bindings {
 
 pub use bindings::selvedge::model::errors::{Code, Error};
 pub use bindings::selvedge::model::tensors::NamedTensor as Tensors;
-use bindings::selvedge::model::{config, errors, log, sessions, tensors};
+use bindings::selvedge::model::{config, errors, log, sequences, sessions, tensors};
 
 /// A model that a module opened.
 pub struct OpenSession(Arc<Model>);
@@ -239,6 +239,17 @@ fn specs(specs: &[TensorSpec]) -> Vec<sessions::TensorSpec> {
 fn tensor_spec(spec: &TensorSpec) -> sessions::TensorSpec {
     let TensorSpec { name, datatype, shape, .. } = spec;
     sessions::TensorSpec { name: name.clone(), datatype: (*datatype).into(), shape: shape.clone() }
+}
+
+impl sequences::Host for State {
+    fn current(&mut self) -> wasmtime::Result<sequences::Part> {
+        let part = self.part.as_ref();
+        Ok(sequences::Part {
+            id: part.map(|part| part.id.to_string()),
+            first: part.is_none_or(|part| part.first),
+            last: part.is_none_or(|part| part.last),
+        })
+    }
 }
 
 impl config::Host for State {

@@ -23,6 +23,7 @@ use self::state::{DeadlineMet, State};
 use crate::clock;
 use crate::failure::PredictError;
 use crate::runtime::package::Shared;
+use crate::sequence::Part;
 use crate::tensor::NamedTensor;
 
 /// The interface that a component must export, and its one function.
@@ -118,6 +119,12 @@ impl Instance {
         Ok(Self { store, predict })
     }
 
+    /// Says which place the next request has in the sequence that the instance belongs to; without one it belongs to
+    /// none.
+    pub fn place(&mut self, part: Option<Part>) {
+        self.store.data_mut().part = part;
+    }
+
     /// Answers one request. Only after `Ok` and after an error that [`reusable`] may the instance be
     /// used again.
     pub async fn call(
@@ -130,7 +137,7 @@ impl Instance {
         let mut handles = Vec::with_capacity(inputs.len());
         for NamedTensor { name, tensor } in inputs {
             let tensor =
-                self.store.data_mut().admit(tensor).map_err(|error| PredictError::Limit(error.message))?;
+                self.store.data_mut().admit_input(tensor).map_err(|error| PredictError::Limit(error.message))?;
             handles.push(Tensors { name, tensor });
         }
         let called = within(deadline, self.predict.call_async(&mut self.store, (handles,))).await;

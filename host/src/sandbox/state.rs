@@ -14,6 +14,7 @@ use crate::clock;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
 use crate::runtime::package::Shared;
+use crate::sequence::Part;
 use crate::tensor::{NamedTensor, Tensor};
 
 /// The data of a store.
@@ -32,6 +33,8 @@ pub struct State {
     request: Request,
     /// Tensors of this request behind handles.
     live: usize,
+    /// The request's place in the sequence that the instance belongs to.
+    pub(super) part: Option<Part>,
 }
 
 /// The deadline passed while a guest ran.
@@ -60,6 +63,7 @@ impl State {
             held: 0,
             request: Request::INIT,
             live: 0,
+            part: None,
         })
     }
 
@@ -104,8 +108,20 @@ impl State {
         self.shared.limits.wasi_handles
     }
 
-    /// Puts a tensor behind a handle, if the limits allow it.
+    /// Puts a tensor that the module made, or that was made for it, behind a handle, if the limits allow it. In a
+    /// sequence it stays for the next request.
     pub fn admit(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
+        let request = if self.part.is_some() { Request::INIT } else { self.request };
+        self.hold(tensor, request)
+    }
+
+    /// Puts a tensor that came with the request behind a handle, if the limits allow it. It may be a small part of a
+    /// large body, so that it ends with the request in a sequence, too.
+    pub fn admit_input(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
+        self.hold(tensor, self.request)
+    }
+
+    fn hold(&mut self, tensor: Tensor, request: Request) -> Result<Resource<Held>, Error> {
         let held = self.held.saturating_add(tensor.footprint());
         if held > self.shared.limits.held_tensors {
             return Err(Error {
@@ -116,12 +132,12 @@ impl State {
                 ),
             });
         }
-        let handle = self.table.push(Held::new(tensor, self.request)).map_err(|_| Error {
+        let handle = self.table.push(Held::new(tensor, request)).map_err(|_| Error {
             code: Code::Limit,
             message: format!("an instance may hold {} handles at once", self.shared.limits.handles),
         })?;
         self.held = held;
-        self.live += usize::from(self.request != Request::INIT);
+        self.live += usize::from(request != Request::INIT);
         Ok(handle)
     }
 

@@ -11,6 +11,7 @@ mod probed;
 mod reach;
 mod refused;
 mod requests;
+mod sequences;
 mod surroundings;
 mod text;
 mod value_kinds;
