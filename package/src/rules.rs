@@ -45,7 +45,9 @@ pub enum ManifestError {
     Dimension { tensor: String, found: i64 },
     #[error("`{field}` is {found}; a tolerance is a finite number of at least 0")]
     Tolerance { field: String, found: f64 },
-    #[error("`module.sequences` needs a `module.component`: the built-in module keeps nothing between requests")]
+    #[error(
+        "`module.sequences` needs a `module.component`: the built-in module keeps nothing between requests"
+    )]
     SequencesOfNone,
     #[error("`min-release` {min_release} is above `release` {release}")]
     MinRelease { min_release: u64, release: u64 },

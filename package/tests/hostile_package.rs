@@ -306,7 +306,8 @@ fn numbers_and_texts_have_limits() {
     check_manifest("`module.deadline-ms`", |m| m["module"]["deadline-ms"] = json!(u32::MAX));
     check_manifest("`module.concurrency`", |m| m["module"]["concurrency"] = json!(0));
     check_manifest("`module.tensor-mib`", |m| m["module"]["tensor-mib"] = json!(0));
-    let sequences = |value: serde_json::Value| move |m: &mut serde_json::Value| m["module"]["sequences"] = value;
+    let sequences =
+        |value: serde_json::Value| move |m: &mut serde_json::Value| m["module"]["sequences"] = value;
     check_manifest("`module.sequences.most` is 0", sequences(json!({"most": 0})));
     check_manifest("`module.sequences.most` is 1025", sequences(json!({"most": 1025})));
     check_manifest("`module.sequences.idle-seconds` is 0", sequences(json!({"idle-seconds": 0})));

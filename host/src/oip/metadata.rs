@@ -25,7 +25,7 @@ pub fn server() -> ServerMetadata {
     ServerMetadata {
         name: "selvedge-host",
         version: env!("CARGO_PKG_VERSION"),
-        extensions: &["binary_tensor_data", "model_configuration", "raw_body"],
+        extensions: &["binary_tensor_data", "model_configuration", "raw_body", "sequence"],
         confinement: confine::state(),
     }
 }
@@ -74,7 +74,21 @@ pub struct ModelConfig<'a> {
     input: Vec<TensorConfig<'a>>,
     output: Vec<TensorConfig<'a>>,
     instance_group: [InstanceGroup; 1],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence_batching: Option<SequenceBatching>,
     parameters: ConfigParameters,
+}
+
+/// By this Triton's clients see that a model keeps sequences. None of their requests are batched.
+#[derive(Debug, Serialize)]
+struct SequenceBatching {
+    max_sequence_idle_microseconds: u64,
+    oldest: OldestSequence,
+}
+
+#[derive(Debug, Serialize)]
+struct OldestSequence {
+    max_candidate_sequences: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -117,6 +131,10 @@ impl<'a> ModelConfig<'a> {
             input: manifest.inputs.iter().map(tensor).collect(),
             output: manifest.outputs.iter().map(tensor).collect(),
             instance_group: [InstanceGroup { kind: "KIND_CPU", count: module.concurrency }],
+            sequence_batching: module.sequences.as_ref().map(|sequences| SequenceBatching {
+                max_sequence_idle_microseconds: u64::from(sequences.idle_seconds) * 1_000_000,
+                oldest: OldestSequence { max_candidate_sequences: sequences.most },
+            }),
             parameters: ConfigParameters {
                 deadline_ms: text(module.deadline_ms),
                 tensor_mib: text(module.tensor_mib),

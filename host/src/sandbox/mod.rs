@@ -136,8 +136,11 @@ impl Instance {
         self.store.set_epoch_deadline(1);
         let mut handles = Vec::with_capacity(inputs.len());
         for NamedTensor { name, tensor } in inputs {
-            let tensor =
-                self.store.data_mut().admit_input(tensor).map_err(|error| PredictError::Limit(error.message))?;
+            let tensor = self
+                .store
+                .data_mut()
+                .admit_input(tensor)
+                .map_err(|error| PredictError::Limit(error.message))?;
             handles.push(Tensors { name, tensor });
         }
         let called = within(deadline, self.predict.call_async(&mut self.store, (handles,))).await;

@@ -66,7 +66,9 @@ pub enum SequenceError {
         why: Option<Ended>,
     },
     /// No place for one more sequence.
-    #[error("the model keeps {0} sequences at once, and all are in use; end one with `sequence_end`, or try again later")]
+    #[error(
+        "the model keeps {0} sequences at once, and all are in use; end one with `sequence_end`, or try again later"
+    )]
     TooMany(usize),
     /// No place for one more request.
     #[error("{MOST_WAITING} requests of sequence `{0}` are here; wait for an answer before the next")]

@@ -106,10 +106,7 @@ async fn requests_of_a_sequence_run_one_at_a_time_in_their_order() {
     for (_, waiting) in &mut order {
         assert!(futures_poll(waiting).is_none());
     }
-    assert_eq!(
-        sequences.enter(part(1), soon()).await.map(drop),
-        Err(SequenceError::Crowded("1".to_owned()))
-    );
+    assert_eq!(sequences.enter(part(1), soon()).await.map(drop), Err(SequenceError::Crowded("1".to_owned())));
     drop(running);
     for at in 0..order.len() {
         let turn = futures_poll(&mut order[at].1).unwrap().unwrap();

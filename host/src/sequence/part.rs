@@ -142,10 +142,7 @@ mod tests {
         }
         check(&[("sequence_id", text(&"x".repeat(ID_BYTES + 1)))], "at most 128 bytes");
         check(&[("sequence_start", YES)], "`sequence_start`: it needs a `sequence_id`");
-        check(
-            &[("sequence_id", Parameter::Integer(0)), ("sequence_end", YES)],
-            "`sequence_end`: it needs",
-        );
+        check(&[("sequence_id", Parameter::Integer(0)), ("sequence_end", YES)], "`sequence_end`: it needs");
         let id = ("sequence_id", Parameter::Integer(1));
         check(&[id, ("sequence_start", text("true"))], "`sequence_start`: it has to be `true` or `false`");
     }

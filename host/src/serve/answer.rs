@@ -10,13 +10,16 @@ use super::Serving;
 use super::counts::Times;
 use super::failure::Failure;
 use super::gate::Pass;
+use super::in_turn::InTurn;
 use super::predictor;
 use super::served::{Held, Served};
 use crate::clock;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::check;
+use crate::oip::refusal::Refusal;
 use crate::oip::request::{Form, InferRequest, Parameter, RequestedOutput};
 use crate::sandbox::output::one_line;
+use crate::sequence::{Part, Turn};
 use crate::tensor::NamedTensor;
 
 /// Has `asking` counted by what becomes of it, and what is logged meanwhile say which trace it belongs to.
@@ -50,16 +53,24 @@ pub async fn answer(
     start: Instant,
     times: &mut Times,
 ) -> Result<InferAnswer, Failure> {
+    let part = Part::of(&request.parameters)?;
+    // Begun on another release, it goes on there.
+    let moved = part.as_ref().and_then(|part| model.holder(part));
+    let model = moved.as_ref().unwrap_or(model);
     let manifest = model.manifest();
     check::inputs(&manifest.inputs, &request.inputs)?;
     check::outputs(&manifest.outputs, &request.outputs)?;
     let deadline = deadline(model.deadline(), &request);
     let left = || deadline.saturating_sub(clock::now().duration_since(start));
     let arrived = clock::now();
+    let turn = match part {
+        Some(part) => Some(turn(model, part, start + deadline).await?),
+        None => None,
+    };
     let pass = model.gate.enter(left()).await?;
     let began = clock::now();
     times.queue = began.duration_since(arrived);
-    let outputs = predict(model, request.inputs, left(), pass).await;
+    let outputs = predict(model, turn, request.inputs, left(), pass).await;
     let form = request.form;
     let outputs = outputs.and_then(|outputs| select(model, &request.outputs, form, outputs));
     times.infer = clock::now().duration_since(began);
@@ -82,8 +93,18 @@ pub async fn answer(
     })
 }
 
+/// Waits for the turn of a request in its sequence. It takes no place of those that run meanwhile.
+async fn turn(model: &Served, part: Part, deadline: Instant) -> Result<Turn, Failure> {
+    let sequences = model.predictor.sequences().ok_or(Refusal::Parameter {
+        name: "sequence_id",
+        problem: "the package keeps nothing between requests (its manifest has no `module.sequences`)",
+    })?;
+    Ok(sequences.enter(part, deadline).await?)
+}
+
 async fn predict(
     model: &Held,
+    turn: Option<Turn>,
     inputs: Vec<NamedTensor>,
     left: Duration,
     pass: Pass,
@@ -92,7 +113,11 @@ async fn predict(
         return Err(Failure::Busy);
     }
     let held = (pass, model.again());
-    Ok(predictor::ask(Arc::clone(&model.predictor), inputs, left, held).await?)
+    let package = match turn {
+        Some(turn) => InTurn::new(&model.predictor, turn),
+        None => Arc::clone(&model.predictor),
+    };
+    Ok(predictor::ask(package, inputs, left, held).await?)
 }
 
 fn select(

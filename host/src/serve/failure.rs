@@ -11,6 +11,7 @@ use super::table::Missing;
 use crate::failure::PredictError;
 use crate::oip::binary::TooLong;
 use crate::oip::refusal::Refusal;
+use crate::sequence::SequenceError;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,9 @@ pub enum Failure {
     /// The deadline passed before the request could start.
     #[error("the model was busy until the deadline; try again later")]
     Busy,
+    /// There is no such sequence, or no place for it.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
     /// Requests hold all the memory that they may.
     #[error("requests hold all the memory that they may; try again later")]
     Memory,
@@ -109,7 +113,11 @@ impl Failure {
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Full => StatusCode::TOO_MANY_REQUESTS,
+            Self::Full | Self::Sequence(SequenceError::TooMany(_) | SequenceError::Crowded(_)) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::Sequence(SequenceError::Unknown { .. }) => StatusCode::CONFLICT,
+            Self::Sequence(SequenceError::Late(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Coming(_) | Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
             Self::Predict(PredictError::Busy(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
@@ -191,6 +199,10 @@ mod tests {
         check(Turned::Full.into(), 429, false);
         check(Turned::Late.into(), 503, false);
         check(Failure::Memory, 503, false);
+        check(SequenceError::Unknown { id: String::new(), why: None }.into(), 409, false);
+        check(SequenceError::TooMany(1).into(), 429, false);
+        check(SequenceError::Crowded(String::new()).into(), 429, false);
+        check(SequenceError::Late(String::new()).into(), 503, false);
         check(PredictError::InvalidInput(String::new()).into(), 400, false);
         check(PredictError::Busy(Duration::ZERO).into(), 503, false);
         check(PredictError::Deadline(Duration::ZERO).into(), 504, true);

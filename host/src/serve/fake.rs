@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::predictor::{Opener, Prediction, Predictor};
 use crate::failure::{OpenError, PredictError};
+use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
 
 /// What a fake does with a request.
@@ -44,6 +45,7 @@ pub struct Fake {
     models: Vec<(PackageName, Digest)>,
     behaviour: Behaviour,
     files: BTreeMap<String, Vec<u8>>,
+    sequences: Option<Sequences>,
 }
 
 /// The manifest of package `name` with one input `x` and one output `y` alike.
@@ -69,9 +71,12 @@ impl Fake {
 
     /// A package with another acceptance case.
     pub fn with_case(manifest: Value, behaviour: Behaviour, case: Value) -> Arc<dyn Predictor> {
+        let digest = Digest::of(manifest.to_string().as_bytes());
+        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
         Arc::new(Self {
-            digest: Digest::of(manifest.to_string().as_bytes()),
-            manifest: serde_json::from_value(manifest).unwrap(),
+            sequences: manifest.module.sequences.as_ref().map(Sequences::new),
+            digest,
+            manifest,
             models: vec![("net".parse().unwrap(), Digest::of(b"net"))],
             behaviour,
             files: [("cases/a.json".to_owned(), case.to_string().into_bytes())].into(),
@@ -122,6 +127,22 @@ impl Predictor for Fake {
             };
             drop(permit);
             Ok(inputs.into_iter().map(|input| NamedTensor::new("y", input.tensor)).collect())
+        })
+    }
+
+    fn sequences(&self) -> Option<&Sequences> {
+        self.sequences.as_ref()
+    }
+
+    fn proceed(self: Arc<Self>, mut turn: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+        Box::pin(async move {
+            let before = turn.take();
+            assert_eq!(before.is_none(), turn.part().first);
+            let answer = self.predict(inputs, deadline).await;
+            if answer.is_ok() {
+                turn.keep(Box::new(()));
+            }
+            answer
         })
     }
 }

@@ -59,6 +59,12 @@ impl Gate {
         self.places.available_permits() == 0
     }
 
+    /// Requests that run now.
+    #[cfg(test)]
+    pub fn running(&self) -> usize {
+        (self.concurrency as usize).saturating_sub(self.running.available_permits())
+    }
+
     /// Requests that wait for their turn now.
     pub fn waiting(&self) -> u64 {
         let taken =

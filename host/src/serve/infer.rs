@@ -16,6 +16,7 @@ use super::body::{self, Bounds};
 use super::coding::{self, Coding};
 use super::counts::Times;
 use super::failure::Failure;
+use super::query;
 use super::served::{Held, Served};
 use super::trace;
 use super::wire::{self, Wire};
@@ -113,7 +114,8 @@ async fn ask(
             if size > model.limits.tensor_bytes {
                 return Err(Failure::TooLarge { limit: model.limits.tensor_bytes });
             }
-            InferRequest { inputs, form: raw, ..InferRequest::default() }
+            let parameters = query::parameters(&parts.uri)?;
+            InferRequest { inputs, parameters, form: raw, ..InferRequest::default() }
         }
     };
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };

@@ -24,6 +24,8 @@ struct Numbers {
     counts: Snapshot,
     pending: u64,
     memory: u64,
+    sequences: u64,
+    sequences_begun: u64,
 }
 
 /// Numbers by name and version.
@@ -39,6 +41,10 @@ pub async fn metrics(State(serving): State<Arc<Serving>>) -> Response {
         numbers.counts.add(&served.counts.snapshot());
         numbers.pending += served.gate.waiting();
         numbers.memory += served.memory(memory);
+        if let Some(sequences) = served.predictor.sequences() {
+            numbers.sequences += sequences.count() as u64;
+            numbers.sequences_begun += sequences.begun();
+        }
     }
     let mut response = text(&models, memory).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(TEXT));
@@ -48,7 +54,7 @@ pub async fn metrics(State(serving): State<Arc<Serving>>) -> Response {
 /// Name, help, kind and value of what is one number a model.
 type Single = (&'static str, &'static str, Kind, fn(&Numbers) -> u64);
 
-const SINGLE: [Single; 11] = [
+const SINGLE: [Single; 13] = [
     ("nv_inference_request_success", "Requests answered", Kind::Counter, |it| it.counts.success),
     ("nv_inference_count", "Inferences done, those of a batch each", Kind::Counter, |it| it.counts.success),
     ("nv_inference_exec_count", "Calls of the module", Kind::Counter, |it| it.counts.success),
@@ -74,6 +80,8 @@ const SINGLE: [Single; 11] = [
     ("selvedge_package_memory_bytes", "Memory that the host took for the package", Kind::Gauge, |it| {
         it.memory
     }),
+    ("selvedge_sequences", "Sequences that the package keeps", Kind::Gauge, |it| it.sequences),
+    ("selvedge_sequences_begun", "Sequences that have begun", Kind::Counter, |it| it.sequences_begun),
     ("selvedge_package_loaded", "1: the package is loaded", Kind::Gauge, |_| 1),
 ];
 

@@ -15,14 +15,18 @@ pub mod failure;
 #[cfg(test)]
 pub mod fake;
 pub mod gate;
+pub mod in_turn;
 pub mod infer;
 pub mod latency;
 pub mod listen;
 pub mod locate;
 pub mod metrics;
 pub mod predictor;
+pub mod query;
 pub mod routes;
 pub mod seats;
+#[cfg(test)]
+mod sequence_tests;
 pub mod served;
 pub mod server;
 pub mod stream;

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
+use crate::sequence::{Sequences, Turn};
 use crate::session::blocking;
 use crate::tensor::NamedTensor;
 
@@ -31,6 +32,14 @@ pub trait Predictor: Send + Sync + 'static {
     /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
     /// ask through [`ask`].
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction;
+    /// Its sequences; none where it keeps nothing between requests.
+    fn sequences(&self) -> Option<&Sequences> {
+        None
+    }
+    /// As `predict`, for a request of one of its sequences, whose turn it is.
+    fn proceed(self: Arc<Self>, _: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+        self.predict(inputs, deadline)
+    }
 }
 
 /// Opens packages.
@@ -97,6 +106,14 @@ impl Predictor for Loaded {
 
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
         Box::pin(async move { Loaded::predict(&self, inputs, deadline).await })
+    }
+
+    fn sequences(&self) -> Option<&Sequences> {
+        self.sequences()
+    }
+
+    fn proceed(self: Arc<Self>, turn: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+        Box::pin(async move { Loaded::proceed(&self, turn, inputs, deadline).await })
     }
 }
 

@@ -1,8 +1,8 @@
 //! A package as serving holds it: what it may be asked, what it has answered, who uses it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use selvedge_control::{PackageRef, PackageState, PackageStatus, settings_digest};
@@ -15,6 +15,7 @@ use super::latency::Latency;
 use super::predictor::Predictor;
 use crate::oip::metadata::provenance;
 use crate::oip::request::{Limits, Parameters};
+use crate::sequence::{Part, Sequences};
 
 /// Text that one element of a JSON body may take, brackets and white space included.
 const TEXT_PER_ELEMENT: u64 = 64;
@@ -49,6 +50,8 @@ pub struct Served {
     failed: AtomicU64,
     in_flight: AtomicUsize,
     idle: Notify,
+    /// Those that drained when this one was routed: sequences may go on there.
+    before: Mutex<Vec<Weak<Served>>>,
 }
 
 impl Served {
@@ -75,6 +78,7 @@ impl Served {
             failed: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
+            before: Mutex::default(),
             predictor,
         })
     }
@@ -132,17 +136,43 @@ impl Served {
 
     /// Holds it for a request.
     pub fn hold(self: &Arc<Self>) -> Held {
+        self.hold_as(Asked::ByVersion)
+    }
+
+    /// Holds it for a request that named the model in this way.
+    pub fn hold_as(self: &Arc<Self>, asked: Asked) -> Held {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        Held(Arc::clone(self))
+        Held(Arc::clone(self), asked)
     }
 
-    /// Whether no request holds it.
+    /// How many sequences it has.
+    pub fn sequences(&self) -> usize {
+        self.predictor.sequences().map_or(0, Sequences::count)
+    }
+
+    /// Ends its sequences, those that run with their request.
+    pub fn end_sequences(&self) {
+        self.predictor.sequences().map(Sequences::end_all);
+    }
+
+    /// Time that its sequences have to end when another release takes over: as long as one may go without a request.
+    pub fn sequence_time(&self) -> Duration {
+        self.predictor.sequences().map_or(Duration::ZERO, Sequences::idle_time)
+    }
+
+    /// It takes over from these.
+    pub fn follow(&self, before: Vec<Weak<Self>>) {
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = before;
+    }
+
+    /// Whether no request holds it, and no sequence may go on.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.load(Ordering::SeqCst) == 0
+        self.in_flight.load(Ordering::SeqCst) == 0 && self.sequences() == 0
     }
 
-    /// Waits until no request holds it.
+    /// Waits until no request holds it and it has no sequences.
     pub async fn idle(&self) {
+        let mut sequences = self.predictor.sequences().map(Sequences::live);
         loop {
             let notified = self.idle.notified();
             tokio::pin!(notified);
@@ -150,18 +180,45 @@ impl Served {
             if self.is_idle() {
                 return;
             }
-            notified.await;
+            match &mut sequences {
+                None => notified.await,
+                Some(live) => tokio::select! {
+                    () = notified => {}
+                    // Its sender is the package's, which this holds.
+                    _ = live.changed() => {}
+                },
+            }
         }
     }
 }
 
+/// How a request names its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// By its name: whichever release is routed.
+    ByName,
+    /// By its version, too.
+    ByVersion,
+}
+
 /// A package held by a request: it is not dropped before this is.
-pub struct Held(Arc<Served>);
+pub struct Held(Arc<Served>, Asked);
 
 impl Held {
     /// Holds it once more, for what may outlive the request.
     pub fn again(&self) -> Self {
-        self.0.hold()
+        self.0.hold_as(self.1)
+    }
+
+    /// The release that this one has taken over from and that has the sequence of which this is no first request,
+    /// unless the request names a version.
+    pub fn holder(&self, part: &Part) -> Option<Self> {
+        let has = |served: &Served| served.predictor.sequences().is_some_and(|its| its.has(&part.id));
+        if self.1 == Asked::ByVersion || part.first || has(&self.0) {
+            return None;
+        }
+        let before = self.0.before.lock().unwrap_or_else(PoisonError::into_inner);
+        before.iter().filter_map(Weak::upgrade).find(|served| has(served)).map(|served| served.hold())
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use selvedge_control::{PackageRef, PackageState, PackageStatus};
 use selvedge_package::Digest;
 
-use super::served::{Held, Served};
+use super::served::{Asked, Held, Served};
 use crate::memory;
 
 /// Time over the package's deadline after which a draining package takes no more requests.
@@ -72,7 +72,8 @@ impl Table {
                     .filter(|entry| entry.served.is_version(version))
                     .min_by_key(|entry| entry.state != PackageState::Serving),
             };
-            found.map(|entry| entry.served.hold()).ok_or_else(|| match version {
+            let asked = if version.is_none() { Asked::ByName } else { Asked::ByVersion };
+            found.map(|entry| entry.served.hold_as(asked)).ok_or_else(|| match version {
                 None => Missing::Model(name.to_owned()),
                 Some(version) => Missing::Version {
                     name: name.to_owned(),
@@ -139,11 +140,14 @@ impl Table {
                     drained.push(Arc::clone(&entry.served));
                 }
             }
+            let draining = entries.iter().filter(|entry| entry.state == PackageState::Draining);
+            let before = draining.map(|entry| Arc::downgrade(&entry.served)).collect();
+            entries[at].served.follow(before);
             Some(drained)
         })
     }
 
-    /// Takes the package off its route; gives what drains from now on, of that digest.
+    /// Takes the package off its route, and ends its sequences; gives what drains from now on, of that digest.
     pub fn retire(&self, package: &PackageRef) -> Vec<Arc<Served>> {
         self.write(|packages| {
             let entries = packages.get_mut(package.name.as_str()).into_iter().flatten();
@@ -151,16 +155,19 @@ impl Table {
                 .filter(|entry| is(entry, package.digest))
                 .map(|entry| {
                     entry.state = PackageState::Draining;
+                    entry.served.end_sequences();
                     Arc::clone(&entry.served)
                 })
                 .collect()
         })
     }
 
-    /// Waits until a draining package is idle, at most for its deadline and some grace, takes it out
-    /// and drops it; says whether it is gone. Ends at once when it is routed again.
+    /// Waits until a draining package is idle, at most for its deadline and some grace, and where it has sequences
+    /// for as long as one may go without a request; takes it out and drops it; says whether it is gone. Ends at once
+    /// when it is routed again.
     pub async fn drain(&self, served: Arc<Served>) -> bool {
-        let patience = served.deadline() + DRAIN_GRACE;
+        let for_sequences = if served.sequences() > 0 { served.sequence_time() } else { Duration::ZERO };
+        let patience = for_sequences + served.deadline() + DRAIN_GRACE;
         let emptied = async {
             while !self.remove(&served, Idle::Required) {
                 served.idle().await;
@@ -169,6 +176,7 @@ impl Table {
         if tokio::time::timeout(patience, emptied).await.is_err() {
             // Requests that hold it keep it alive until they end; new ones do not find it.
             self.remove(&served, Idle::Whatever);
+            served.end_sequences();
         }
         let gone = self
             .read(|packages| !packages.values().flatten().any(|entry| Arc::ptr_eq(&entry.served, &served)));

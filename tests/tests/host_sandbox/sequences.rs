@@ -106,7 +106,9 @@ fn tensors_of_a_sequence_stay_but_not_those_that_came_with_a_request() {
         Err(PredictError::Module(why)) => assert!(why.contains("earlier request"), "{why}"),
         other => panic!("{other:?}"),
     }
-    counts::say("hostile guest keeper (input): request failed: a tensor that came with a request ends with it");
+    counts::say(
+        "hostile guest keeper (input): request failed: a tensor that came with a request ends with it",
+    );
     check_neighbour();
 }
 

@@ -6,6 +6,7 @@ mod element_types;
 mod memory;
 mod requests;
 mod running;
+mod sequences;
 mod shut_in;
 mod triton_client;
 
