@@ -1,7 +1,7 @@
 //! The sandbox and the inference server: packages in, answers out.
 //!
 //! `runtime` is the meeting point. Below it lies what executes a package (`engine`, `sandbox`,
-//! `session`, `onnx`), above it what serves it; `sequence` is what lives on between requests. It never fetches anything and opens no connection.
+//! `nn`, `session`, `onnx`), above it what serves it; `sequence` is what lives on between requests. It never fetches anything and opens no connection.
 
 pub mod cases;
 pub mod clock;
@@ -11,6 +11,7 @@ pub mod engine;
 pub mod failure;
 pub mod limits;
 pub mod memory;
+pub mod nn;
 pub mod oip;
 pub mod onnx;
 pub mod probe;

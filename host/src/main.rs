@@ -21,6 +21,7 @@ use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
 use selvedge_host::serve::{listen, locate, server};
 use selvedge_host::session;
+use selvedge_package::manifest::ExecutionProvider;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -50,6 +51,16 @@ struct Places {
     /// Directory with the built-in modules [default: beside this program in modules/]
     #[arg(long, global = true, env = "SELVEDGE_MODULES", value_name = "DIR")]
     modules: Option<PathBuf>,
+    /// What models may run on, if their packages ask for it: of cpu, cuda, tensorrt, openvino, xnnpack, acl
+    #[arg(
+        long,
+        global = true,
+        env = "SELVEDGE_EXECUTION_PROVIDERS",
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "cpu"
+    )]
+    execution_providers: Vec<ExecutionProvider>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -242,6 +253,7 @@ fn options(places: Places, cache: Option<PathBuf>, fatal: FatalCallback) -> Runt
         onnxruntime: locate::onnxruntime(places.onnxruntime),
         modules: locate::modules(places.modules),
         cache,
+        execution_providers: places.execution_providers,
         fatal,
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use ort::environment::Environment;
 use selvedge_control::PackageRef;
+use selvedge_package::manifest::ExecutionProvider;
 use selvedge_package::rules::Use;
 use selvedge_package::{Digest, PackageName};
 use wasmtime::component::Linker;
@@ -41,6 +42,8 @@ pub struct RuntimeOptions {
     pub modules: PathBuf,
     /// Directory for compiled modules, made with mode 0700; `None`: compile every time.
     pub cache: Option<PathBuf>,
+    /// What models may run on.
+    pub execution_providers: Vec<ExecutionProvider>,
     /// Called from a thread of its own, once, when a model runs on after its deadline and its second
     /// of grace: nothing but the end of the process stops it. Should report, then exit.
     pub fatal: FatalCallback,
@@ -72,6 +75,7 @@ struct Inner {
     cache: Option<Cache>,
     ticker: Arc<Ticker>,
     modules: PathBuf,
+    execution_providers: Vec<ExecutionProvider>,
     fatal: FatalCallback,
     direct: OnceLock<Arc<Prepared>>,
 }
@@ -95,6 +99,7 @@ impl Runtime {
             cache,
             ticker,
             modules: options.modules,
+            execution_providers: options.execution_providers,
             fatal: options.fatal,
             direct: OnceLock::new(),
         })))
@@ -111,7 +116,12 @@ impl Runtime {
     }
 
     pub(crate) fn models(&self) -> models::Opener<'_> {
-        models::Opener { environment: &self.0.environment, ticker: &self.0.ticker, fatal: &self.0.fatal }
+        models::Opener {
+            environment: &self.0.environment,
+            ticker: &self.0.ticker,
+            fatal: &self.0.fatal,
+            allowed: &self.0.execution_providers,
+        }
     }
 
     pub(crate) fn ticker(&self) -> &Arc<Ticker> {
@@ -153,8 +163,11 @@ impl Runtime {
         let opener = self.models();
         let mut models = Vec::with_capacity(manifest.models.len());
         let mut digests = Vec::with_capacity(manifest.models.len());
+        let mut files = Vec::with_capacity(manifest.models.len());
         for model in &manifest.models {
-            digests.push((model.name.clone(), directory.expected(&model.file)?.0));
+            let file = directory.expected(&model.file)?;
+            digests.push((model.name.clone(), file.0));
+            files.push(file);
             models.push((model.name.clone(), Arc::new(opener.open(&directory, model)?)));
         }
         let shared = Shared {
@@ -164,6 +177,7 @@ impl Runtime {
             capabilities: manifest.module.capabilities.clone(),
             settings,
             models,
+            files,
             prepared,
         };
         Loaded::new(directory, digests, shared, self.0.ticker.clone())

@@ -169,6 +169,63 @@ pub struct Model {
     /// Threads of one run; 1 by default.
     #[serde(default = "one")]
     pub intra_op_threads: u32,
+    /// What its operators run on, in the order in which they are taken; empty: the processor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub execution_providers: Vec<ExecutionProvider>,
+}
+
+/// Something that runs operators of ONNX models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutionProvider {
+    /// The processor, as every ONNX Runtime has it.
+    Cpu,
+    /// NVIDIA's CUDA.
+    Cuda,
+    /// NVIDIA's TensorRT.
+    Tensorrt,
+    /// Intel's OpenVINO.
+    Openvino,
+    /// XNNPACK: the processor, with other kernels.
+    Xnnpack,
+    /// The Arm Compute Library.
+    Acl,
+}
+
+impl ExecutionProvider {
+    /// All that there are.
+    pub const ALL: [Self; 6] =
+        [Self::Cpu, Self::Cuda, Self::Tensorrt, Self::Openvino, Self::Xnnpack, Self::Acl];
+
+    /// Its name in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+            Self::Tensorrt => "tensorrt",
+            Self::Openvino => "openvino",
+            Self::Xnnpack => "xnnpack",
+            Self::Acl => "acl",
+        }
+    }
+}
+
+impl std::fmt::Display for ExecutionProvider {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for ExecutionProvider {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|provider| provider.name() == text).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|provider| provider.name()).collect();
+            let text: String = text.chars().take(80).collect();
+            format!("`{text}` is no execution provider; there are {}", known.join(", "))
+        })
+    }
 }
 
 fn one() -> u32 {

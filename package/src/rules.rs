@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::Limits;
-use crate::manifest::{Manifest, Tolerance};
+use crate::manifest::{ExecutionProvider, Manifest, Tolerance};
 use crate::name::{FilePath, PackageName};
 use crate::oci;
 use crate::tensor::TensorSpec;
@@ -277,8 +277,25 @@ fn check_models(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
         }
         let threads = u64::from(model.intra_op_threads);
         within("models.intra-op-threads", threads, 1, limits.intra_op_threads.into())?;
+        check_providers(&model.execution_providers)?;
     }
     Ok(())
+}
+
+/// Each once, and the processor last: it takes every operator, and leaves none to those after it.
+fn check_providers(providers: &[ExecutionProvider]) -> Result<(), ManifestError> {
+    let field = "models.execution-providers";
+    for (n, provider) in providers.iter().enumerate() {
+        if providers[..n].contains(provider) {
+            return Err(ManifestError::Duplicate { field, name: provider.to_string() });
+        }
+    }
+    match providers.split_last() {
+        Some((_, before)) if before.contains(&ExecutionProvider::Cpu) => {
+            Err(ManifestError::BadName { field, name: "cpu".to_owned(), rule: "`cpu` comes last" })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_tensors(field: &'static str, tensors: &[TensorSpec], limits: &Limits) -> Result<(), ManifestError> {

@@ -318,6 +318,13 @@ fn numbers_and_texts_have_limits() {
         m["module"].as_object_mut().unwrap().remove("component");
     });
     check_manifest("intra-op-threads", |m| m["models"][0]["intra-op-threads"] = json!(0));
+    for (wrong, says) in [
+        (json!(["cuda", "cuda"]), "`models.execution-providers` has `cuda` twice"),
+        (json!(["cpu", "cuda"]), "`cpu` comes last"),
+        (json!(["npu"]), "unknown variant `npu`"),
+    ] {
+        check_manifest(says, |m| m["models"][0]["execution-providers"] = wrong);
+    }
     check_manifest("probation-failures", |m| m["activation"]["probation-failures"] = json!(101));
     check_manifest("probation-latency-ms", |m| m["activation"]["probation-latency-ms"] = json!(u32::MAX));
     check_manifest("probation-memory-mib", |m| m["activation"]["probation-memory-mib"] = json!(u32::MAX));

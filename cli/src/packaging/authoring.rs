@@ -83,6 +83,7 @@ impl Authored {
                 file: file.clone(),
                 external_data: Vec::new(),
                 intra_op_threads: 1,
+                execution_providers: Vec::new(),
             }],
             ..Draft::default()
         };

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::limits::MODEL_BYTES;
 use crate::onnx;
 use crate::runtime::Runtime;
-use crate::session::{Model, Source};
+use crate::session::{How, Model, Source};
 use crate::tensor::NamedTensor;
 
 /// Longest time that the one run may take. Creating the session cannot be limited from inside.
@@ -35,7 +35,7 @@ pub fn probe(runtime: &Runtime, file: &Path) -> Result<ProbedModel, ControlError
         }
     }
     let source = if external.is_empty() { Source::Bytes(&bytes) } else { Source::File(file) };
-    let model = Model::open(runtime.environment(), runtime.ticker(), source, 1, || {
+    let model = Model::open(runtime.environment(), runtime.ticker(), source, How::PLAIN, || {
         // Nothing serves here: whoever started the trial gets its end.
         std::process::abort();
     })

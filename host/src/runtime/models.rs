@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use ort::environment::Environment;
 use selvedge_control::PackageRef;
-use selvedge_package::{FilePath, manifest};
+use selvedge_package::FilePath;
+use selvedge_package::manifest::{self, ExecutionProvider};
 
 use super::directory::Directory;
 use super::{Fatal, FatalCallback};
@@ -13,7 +14,8 @@ use crate::engine::ticker::Ticker;
 use crate::failure::OpenError;
 use crate::limits::MODEL_BYTES;
 use crate::onnx;
-use crate::session::{Model, Source};
+use crate::session::providers::Providers;
+use crate::session::{How, Model, Source};
 
 /// What opening a model takes.
 pub struct Opener<'a> {
@@ -23,6 +25,8 @@ pub struct Opener<'a> {
     pub ticker: &'a Ticker,
     /// Called when it cannot be stopped.
     pub fatal: &'a FatalCallback,
+    /// What a model may run on.
+    pub allowed: &'a [ExecutionProvider],
 }
 
 impl Opener<'_> {
@@ -45,7 +49,11 @@ impl Opener<'_> {
             model: model.name.clone(),
             fatal: self.fatal.clone(),
         };
-        Model::open(self.environment, self.ticker, source, model.intra_op_threads, move || stuck.report())
+        let how = How {
+            threads: model.intra_op_threads,
+            providers: Providers { asked: &model.execution_providers, allowed: self.allowed },
+        };
+        Model::open(self.environment, self.ticker, source, how, move || stuck.report())
             .map_err(|error| refused(error.to_string()))
     }
 }
@@ -104,6 +112,7 @@ mod tests {
             file: file.parse().unwrap(),
             external_data: listed.iter().map(|path| path.parse().unwrap()).collect(),
             intra_op_threads: 1,
+            execution_providers: Vec::new(),
         };
         check_external(&BTreeSet::from([named.to_owned()]), &model).is_ok()
     }

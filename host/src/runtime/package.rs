@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use selvedge_package::PackageName;
 use selvedge_package::manifest::Capability;
+use selvedge_package::{Digest, PackageName};
 
 use crate::limits::Limits;
 use crate::sandbox::Prepared;
@@ -25,6 +25,8 @@ pub struct Shared {
     pub settings: BTreeMap<String, String>,
     /// Its models in the manifest's order.
     pub models: Vec<(PackageName, Arc<Model>)>,
+    /// Digest and size of the ONNX file of each.
+    pub files: Vec<(Digest, u64)>,
     /// Its component.
     pub prepared: Arc<Prepared>,
 }

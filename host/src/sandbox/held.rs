@@ -21,10 +21,22 @@ impl Request {
     }
 }
 
-/// What is behind a module's handle of a tensor.
+/// What a value costs in memory.
+pub trait Footprint {
+    /// Bytes, about.
+    fn footprint(&self) -> usize;
+}
+
+impl Footprint for Tensor {
+    fn footprint(&self) -> usize {
+        self.footprint()
+    }
+}
+
+/// What is behind a module's handle of a tensor: one of ours, or one of `wasi:nn`.
 #[derive(Debug)]
-pub struct Held {
-    tensor: Option<Tensor>,
+pub struct Held<T = Tensor> {
+    tensor: Option<T>,
     request: Request,
 }
 
@@ -36,29 +48,35 @@ pub struct Held {
 )]
 pub struct Expired;
 
-impl Held {
+impl<T: Footprint> Held<T> {
     /// A tensor of `request`.
-    pub fn new(tensor: Tensor, request: Request) -> Self {
+    pub fn new(tensor: T, request: Request) -> Self {
         Self { tensor: Some(tensor), request }
     }
 
     /// The tensor.
-    pub fn get(&self) -> Result<&Tensor, Expired> {
+    pub fn get(&self) -> Result<&T, Expired> {
         self.tensor.as_ref().ok_or(Expired)
     }
 
+    /// What it belongs to.
+    pub fn request(&self) -> Request {
+        self.request
+    }
+
     /// The tensor, to be changed.
-    pub fn get_mut(&mut self) -> Result<&mut Tensor, Expired> {
+    pub fn get_mut(&mut self) -> Result<&mut T, Expired> {
         self.tensor.as_mut().ok_or(Expired)
     }
 
     /// The tensor alone, and whether it belonged to a request.
-    pub fn into_inner(self) -> (Result<Tensor, Expired>, bool) {
+    pub fn into_inner(self) -> (Result<T, Expired>, bool) {
         (self.tensor.ok_or(Expired), self.request != Request::INIT)
     }
 
-    /// Takes the tensor away, if it belongs to a request.
-    pub fn expire(&mut self) -> Option<Tensor> {
-        if self.request == Request::INIT { None } else { self.tensor.take() }
+    /// Takes the tensor away, if it belongs to a request; says what it cost.
+    pub fn expire(&mut self) -> usize {
+        let taken = if self.request == Request::INIT { None } else { self.tensor.take() };
+        taken.map_or(0, |tensor| tensor.footprint())
     }
 }

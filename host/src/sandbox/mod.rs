@@ -19,9 +19,10 @@ use wasmtime::{Engine, Store, UpdateDeadline};
 
 use self::imports::bindings::Module;
 use self::imports::{Code, Error, Tensors};
-use self::state::{DeadlineMet, State};
+use self::state::{DeadlineMet, LimitMet, State};
 use crate::clock;
 use crate::failure::PredictError;
+use crate::nn;
 use crate::runtime::package::Shared;
 use crate::sequence::Part;
 use crate::tensor::NamedTensor;
@@ -44,6 +45,7 @@ type Init = TypedFunc<(), (Result<(), Error>,)>;
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     Module::add_to_linker::<_, wasmtime::component::HasSelf<_>>(&mut linker, |state: &mut State| state)?;
+    nn::add_to_linker(&mut linker)?;
     wasi::add_to_linker(&mut linker)?;
     Ok(linker)
 }
@@ -194,6 +196,9 @@ fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
     state.end();
     if error.is::<DeadlineMet>() {
         return PredictError::Deadline(state.allowed());
+    }
+    if let Some(LimitMet(what)) = error.downcast_ref() {
+        return PredictError::Limit(what.clone());
     }
     if let Some(refused) = state.limiter.take_refused() {
         return PredictError::Limit(refused);

@@ -6,23 +6,24 @@ use std::time::{Duration, Instant};
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
-use super::held::{Expired, Held, Request};
+use super::held::{Expired, Footprint, Held, Request};
 use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
 use crate::clock;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
+use crate::nn::NnTensor;
 use crate::runtime::package::Shared;
 use crate::sequence::Part;
 use crate::tensor::{NamedTensor, Tensor};
 
 /// The data of a store.
 pub struct State {
-    pub(super) shared: Arc<Shared>,
-    pub(super) table: ResourceTable,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) table: ResourceTable,
     pub(super) limiter: Limiter,
-    pub(super) deadline: Instant,
+    pub(crate) deadline: Instant,
     pub(super) lines: Arc<Mutex<Lines>>,
     wasi: WasiCtx,
     /// Handles of WASI: files, streams, pollables. Some are descriptors of this process, so that there
@@ -41,6 +42,11 @@ pub struct State {
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the deadline passed")]
 pub struct DeadlineMet;
+
+/// A limit was met in a call that has no error to give.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct LimitMet(pub String);
 
 impl State {
     /// The state of a fresh instance; says in words what the host could not do.
@@ -80,10 +86,12 @@ impl State {
         if self.live == 0 {
             return;
         }
-        for held in self.table.iter_mut().filter_map(|entry| entry.downcast_mut::<Held>()) {
-            if let Some(tensor) = held.expire() {
-                self.held = self.held.saturating_sub(tensor.footprint());
-            }
+        for entry in self.table.iter_mut() {
+            let freed = match entry.downcast_mut::<Held>() {
+                Some(held) => held.expire(),
+                None => entry.downcast_mut::<Held<NnTensor>>().map_or(0, Held::expire),
+            };
+            self.held = self.held.saturating_sub(freed);
         }
         self.live = 0;
     }
@@ -111,6 +119,14 @@ impl State {
     /// Puts a tensor that the module made, or that was made for it, behind a handle, if the limits allow it. In a
     /// sequence it stays for the next request.
     pub fn admit(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
+        self.made(tensor)
+    }
+
+    /// The same for a tensor of any interface.
+    pub fn made<T>(&mut self, tensor: T) -> Result<Resource<Held<T>>, Error>
+    where
+        T: Footprint + Send + 'static,
+    {
         let request = if self.part.is_some() { Request::INIT } else { self.request };
         self.hold(tensor, request)
     }
@@ -121,7 +137,11 @@ impl State {
         self.hold(tensor, self.request)
     }
 
-    fn hold(&mut self, tensor: Tensor, request: Request) -> Result<Resource<Held>, Error> {
+    /// Puts a tensor behind a handle, if the limits allow it, for as long as another that has the same memory.
+    pub fn hold<T>(&mut self, tensor: T, request: Request) -> Result<Resource<Held<T>>, Error>
+    where
+        T: Footprint + Send + 'static,
+    {
         let held = self.held.saturating_add(tensor.footprint());
         if held > self.shared.limits.held_tensors {
             return Err(Error {
@@ -142,7 +162,10 @@ impl State {
     }
 
     /// Takes a tensor back from behind its handle.
-    pub fn release(&mut self, handle: Resource<Held>) -> wasmtime::Result<Result<Tensor, Expired>> {
+    pub fn release<T>(&mut self, handle: Resource<Held<T>>) -> wasmtime::Result<Result<T, Expired>>
+    where
+        T: Footprint + Send + 'static,
+    {
         let (tensor, of_request) = self.table.delete(handle)?.into_inner();
         if let Ok(tensor) = &tensor {
             // Writing to a tensor copies it at most: its footprint stays what was admitted.

@@ -11,6 +11,7 @@ pub use ort;
 pub mod blocking;
 mod kinds;
 pub mod library;
+pub mod providers;
 pub mod raw;
 mod run;
 pub mod telemetry;
@@ -31,6 +32,7 @@ use selvedge_package::tensor::TensorSpec;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::kinds::{Direction, Outlet};
+use self::providers::{ProviderError, Providers};
 use self::values::ValueError;
 use crate::clock;
 use crate::engine::ticker::{Stop, Ticker, Watch};
@@ -60,6 +62,9 @@ pub enum SessionError {
     /// Two inputs, or two outputs, that one name stands for.
     #[error("two of its inputs, or of its outputs, would be called `{0}`; rename one in the model")]
     SameName(String),
+    /// What it is to run on.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
     /// Too many inputs or outputs.
     #[error("it has {0} inputs and outputs; at most {MOST_TENSORS} are allowed")]
     TooMany(usize),
@@ -84,6 +89,7 @@ pub struct Model {
     inputs: Vec<TensorSpec>,
     defaults: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    targets: &'static [&'static str],
     runner: Arc<Runner>,
     session: Arc<Mutex<Session>>,
 }
@@ -99,6 +105,20 @@ struct Runner {
     pace: AtomicU64,
 }
 
+/// How a model runs.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// Threads of one run.
+    pub threads: u32,
+    /// What its operators run on.
+    pub providers: Providers<'a>,
+}
+
+impl How<'_> {
+    /// One thread of the processor.
+    pub const PLAIN: Self = Self { threads: 1, providers: Providers::CPU };
+}
+
 /// Where a model comes from.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
@@ -109,17 +129,16 @@ pub enum Source<'a> {
 }
 
 impl Model {
-    /// Opens a model with `threads` threads per run. Blocks while ONNX Runtime optimises it. `failed`
+    /// Opens a model. Blocks while ONNX Runtime optimises it. `failed`
     /// is called when a run cannot be stopped.
     pub fn open(
         environment: &Environment,
         ticker: &Ticker,
         source: Source<'_>,
-        threads: u32,
+        how: How<'_>,
         failed: impl Fn() + Send + Sync + 'static,
     ) -> Result<Self, SessionError> {
-        let session = build(environment, source, threads)
-            .map_err(|error| SessionError::Onnx(first_line(error.message())))?;
+        let session = build(environment, source, how)?;
         let count = session.inputs().len() + session.outputs().len();
         if count > MOST_TENSORS {
             return Err(SessionError::TooMany(count));
@@ -149,7 +168,8 @@ impl Model {
             given,
             pace: AtomicU64::new(u64::MAX),
         });
-        Ok(Self { inputs, defaults, outputs, runner, session: Arc::new(Mutex::new(session)) })
+        let targets = how.providers.targets();
+        Ok(Self { inputs, defaults, outputs, targets, runner, session: Arc::new(Mutex::new(session)) })
     }
 
     /// Inputs in the model's order. Those that the model declares optional may be left out.
@@ -165,6 +185,11 @@ impl Model {
     /// Outputs in the model's order.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.outputs
+    }
+
+    /// Where it runs: `cpu`, `gpu`.
+    pub fn targets(&self) -> &'static [&'static str] {
+        self.targets
     }
 
     /// Runs the model. No `outputs` asks for all of them. Others are not kept, though ONNX Runtime computes them
@@ -375,16 +400,22 @@ fn value<'a>(
 
 /// ONNX Runtime's arena stays on: without it a host with `file-type` is 4 MiB smaller, and every run
 /// costs a tenth more, for pages that come from the system and go back again.
-fn build(environment: &Environment, source: Source<'_>, threads: u32) -> ort::Result<Session> {
-    let mut builder = Session::builder(environment)?
-        .with_optimization_level(GraphOptimizationLevel::All)?
-        .with_intra_threads(threads.max(1) as usize)?
-        .with_inter_threads(1)?
-        .with_intra_op_spinning(false)?;
+fn build(environment: &Environment, source: Source<'_>, how: How<'_>) -> Result<Session, SessionError> {
+    let builder = || -> ort::Result<_> {
+        let builder = Session::builder(environment)?
+            .with_optimization_level(GraphOptimizationLevel::All)?
+            .with_intra_threads(how.threads.max(1) as usize)?
+            .with_inter_threads(1)?
+            .with_intra_op_spinning(false)?;
+        Ok(builder)
+    };
+    let onnx = |error: ort::Error| SessionError::Onnx(first_line(error.message()));
+    let mut builder = how.providers.register(builder().map_err(onnx)?)?;
     match source {
         Source::Bytes(bytes) => builder.commit_from_memory(bytes),
         Source::File(path) => builder.commit_from_file(path),
     }
+    .map_err(onnx)
 }
 
 fn refused(error: &ort::Error) -> RunError {

@@ -46,6 +46,7 @@ fn main() -> anyhow::Result<()> {
         onnxruntime: place("SELVEDGE_ONNXRUNTIME")?,
         modules: place("SELVEDGE_MODULES")?,
         cache: None,
+        execution_providers: Vec::new(),
         fatal: Arc::new(|fatal| panic!("{}", fatal.what)),
     })?;
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

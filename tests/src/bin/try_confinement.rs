@@ -133,8 +133,13 @@ fn main() -> Result<()> {
         .and_then(|mut it| it.commit_from_memory(&model))
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     drop(session);
-    let runtime =
-        Runtime::new(RuntimeOptions { onnxruntime, modules, cache: Some(cache), fatal: Arc::new(|_| ()) })?;
+    let runtime = Runtime::new(RuntimeOptions {
+        onnxruntime,
+        modules,
+        cache: Some(cache),
+        execution_providers: Vec::new(),
+        fatal: Arc::new(|_| ()),
+    })?;
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let (on, at) = (place.clone(), place.clone());
     let (tokio, blocking) = executor.block_on(async {

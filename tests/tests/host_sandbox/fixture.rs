@@ -9,6 +9,7 @@ use selvedge_host::failure::{OpenError, PredictError};
 use selvedge_host::runtime::{Fatal, Loaded, Runtime, RuntimeOptions};
 use selvedge_host::tensor::{Buffer, NamedTensor, Tensor};
 use selvedge_package::bundle::Builder;
+use selvedge_package::manifest::ExecutionProvider;
 use selvedge_package::tensor::Datatype;
 use selvedge_package::{Digest, Manifest};
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ pub fn options() -> RuntimeOptions {
         onnxruntime: place("SELVEDGE_ONNXRUNTIME"),
         modules: place("SELVEDGE_MODULES"),
         cache: None,
+        execution_providers: vec![ExecutionProvider::Cpu],
         fatal: Arc::new(|fatal| FATAL.lock().unwrap().push(fatal)),
     }
 }
@@ -40,7 +42,12 @@ pub fn runtime() -> &'static Runtime {
 
 /// A hostile guest by its folder's name.
 pub fn hostile(name: &str) -> Vec<u8> {
-    let path = options().modules.join("hostile").join(format!("{name}.wasm"));
+    module(&format!("hostile/{name}"))
+}
+
+/// A guest by its folder.
+pub fn module(name: &str) -> Vec<u8> {
+    let path = options().modules.join(format!("{name}.wasm"));
     std::fs::read(&path)
         .unwrap_or_else(|error| panic!("{}: {error}; run `cargo xtask modules`", path.display()))
 }

@@ -6,6 +6,7 @@ mod fixture;
 mod hostile;
 mod hostile_models;
 mod models;
+mod nn;
 mod optional;
 mod probed;
 mod reach;

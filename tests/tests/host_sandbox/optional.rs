@@ -3,7 +3,7 @@
 
 use selvedge_host::engine::{self, ticker::Ticker};
 use selvedge_host::failure::PredictError;
-use selvedge_host::session::{Model, Source};
+use selvedge_host::session::{How, Model, Source};
 use selvedge_host::tensor::{Buffer, NamedTensor, Tensor};
 use selvedge_package::tensor::Datatype;
 use selvedge_tests::clock;
@@ -164,7 +164,8 @@ fn only_the_outputs_that_are_asked_for_come() {
     let ticker = Ticker::start(engine::new_engine().unwrap()).unwrap();
     let model = onnx_writer::model(graph);
     let environment = runtime().environment();
-    let model = Model::open(environment, &ticker, Source::Bytes(&model), 1, || panic!("stuck")).unwrap();
+    let model =
+        Model::open(environment, &ticker, Source::Bytes(&model), How::PLAIN, || panic!("stuck")).unwrap();
     let run = |names: &[&str]| {
         let x = fp32("x", &[2], &[1.5, -2.0]).tensor;
         let names = names.iter().map(|&name| name.to_owned()).collect();

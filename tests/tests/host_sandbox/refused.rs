@@ -6,6 +6,7 @@ use selvedge_control::Reason;
 use selvedge_host::failure::RuntimeError;
 use selvedge_host::runtime::{Runtime, RuntimeOptions};
 use selvedge_package::Digest;
+use selvedge_package::manifest::ExecutionProvider;
 use selvedge_tests::{counts, onnx_writer};
 use serde_json::json;
 
@@ -103,6 +104,30 @@ fn external_data_outside_of_the_package_is_refused() {
         check(&package, Reason::BadModel, "external data");
     }
     counts::say("hostile model external data: not opened: 4 paths out of its package");
+}
+
+#[test]
+fn what_a_model_is_to_run_on_has_to_be_allowed_and_there() {
+    let package = |providers: &[&str]| {
+        let model = json!({"name": "main", "file": "model.onnx", "execution-providers": providers});
+        Package::identity().set("models", json!([model])).write()
+    };
+    check(
+        &package(&["cuda", "cpu"]),
+        Reason::BadModel,
+        "`cuda`, and this device allows `cpu` (`--execution-providers`",
+    );
+    // The set-up's library has the processor alone.
+    let everything = RuntimeOptions { execution_providers: ExecutionProvider::ALL.to_vec(), ..options() };
+    let runtime = Runtime::new(everything).unwrap();
+    let open = |package: &Written| runtime.open(package.path(), package.digest, &Default::default());
+    for asked in ["cuda", "tensorrt", "openvino", "xnnpack", "acl"] {
+        let error = open(&package(&[asked, "cpu"])).map(drop).unwrap_err();
+        let says = format!("asks for the execution provider `{asked}`, and this ONNX Runtime has `cpu`");
+        assert!(error.to_string().contains(&says), "{error}");
+    }
+    let loaded = open(&package(&["cpu"])).unwrap();
+    assert_eq!(floats(&ask(&loaded, vec![fp32("x", &[2, 3], &[2.0; 6])]).unwrap()[0].tensor), [2.0; 6]);
 }
 
 #[test]
