@@ -11,7 +11,7 @@ use selvedge_tests::counts;
 use selvedge_tests::onnx_writer::{self, Element, Extent};
 use serde_json::json;
 
-use crate::fixture::{Package, ask, floats, fp32, hostile, module, small};
+use crate::fixture::{Package, Written, ask, floats, fp32, hostile, module, small};
 use crate::models::TYPES;
 
 /// The element types that it has.
@@ -25,8 +25,11 @@ const NAMED: [Datatype; 7] = [
     Datatype::Int64,
 ];
 
+/// A package, and the directory that it may look into.
+type Opened = (Arc<Loaded>, Written);
+
 /// `y = x` through the guest `nn`, with the settings that it has.
-fn through(element: Element, name: &str, extents: &[Extent], settings: (&str, &str)) -> Arc<Loaded> {
+fn through(element: Element, name: &str, extents: &[Extent], settings: (&str, &str)) -> Opened {
     let free = vec![-1; extents.len()];
     let model = onnx_writer::identity_of(element, extents);
     let package = Package::new(model, &[("x", name, &free)], &[("y", name, &free)])
@@ -36,7 +39,7 @@ fn through(element: Element, name: &str, extents: &[Extent], settings: (&str, &s
         .write();
     let settings = [("load", settings.0), ("tensors", settings.1)];
     let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    package.open_with(&BTreeMap::from(settings)).unwrap()
+    (package.open_with(&BTreeMap::from(settings)).unwrap(), package)
 }
 
 #[test]
@@ -44,7 +47,8 @@ fn every_type_that_it_has_comes_back_by_handle_and_by_copy() {
     for (name, datatype, element) in TYPES.into_iter().filter(|(_, datatype, _)| NAMED.contains(datatype)) {
         let size = datatype.size().unwrap();
         for settings in [("name", "handles"), ("bytes", "copies")] {
-            let loaded = through(element, name, &[Extent::Named("A"), Extent::Fixed(3)], settings);
+            let (loaded, _directory) =
+                through(element, name, &[Extent::Named("A"), Extent::Fixed(3)], settings);
             for shape in [[2_u64, 3], [0, 3]] {
                 let count = (shape[0] * shape[1]) as usize * size;
                 let bytes: Vec<u8> = (0..count).map(|at| (at * 37 % 256) as u8).collect();
@@ -65,14 +69,14 @@ fn every_type_that_it_has_comes_back_by_handle_and_by_copy() {
 
 #[test]
 fn a_single_value_is_a_scalar_where_the_model_has_one() {
-    let loaded = through(Element::Float, "FP32", &[], ("name", "handles"));
+    let (loaded, _directory) = through(Element::Float, "FP32", &[], ("name", "handles"));
     let answer = ask(&loaded, vec![fp32("x", &[], &[2.5])]).unwrap();
     assert_eq!((answer[0].tensor.shape(), floats(&answer[0].tensor)), (&[][..], vec![2.5]));
 }
 
 #[test]
 fn a_type_that_it_has_not_is_said() {
-    let loaded = through(Element::Int8, "INT8", &[Extent::Named("A")], ("name", "handles"));
+    let (loaded, _directory) = through(Element::Int8, "INT8", &[Extent::Named("A")], ("name", "handles"));
     let input = NamedTensor::new("x", Tensor::fixed(Datatype::Int8, [1], vec![1]).unwrap());
     match ask(&loaded, vec![input]) {
         Err(PredictError::InvalidInput(why)) => {
@@ -83,7 +87,7 @@ fn a_type_that_it_has_not_is_said() {
 }
 
 /// The hostile guest, by what it does.
-fn harm(how: &str) -> Arc<Loaded> {
+fn harm(how: &str) -> Opened {
     let package = Package::guest(hostile("nn"))
         .module("capabilities", json!(["package-files"]))
         .module("memory-mib", json!(256))
@@ -94,12 +98,13 @@ fn harm(how: &str) -> Arc<Loaded> {
         "lies" => package.set("outputs", json!([{"name": "errors", "datatype": "BYTES", "shape": [-1]}])),
         _ => package,
     };
-    package.write().open().unwrap()
+    let package = package.write();
+    (package.open().unwrap(), package)
 }
 
 #[test]
 fn nonsense_in_every_call_gives_an_error_and_nothing_else() {
-    let loaded = harm("lies");
+    let (loaded, _directory) = harm("lies");
     let answer = ask(&loaded, small()).unwrap();
     let said = answer[0].tensor.as_strings().unwrap();
     let said: Vec<String> = said.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect();
@@ -138,7 +143,7 @@ fn nonsense_in_every_call_gives_an_error_and_nothing_else() {
 #[test]
 fn what_it_has_no_error_for_ends_the_request_at_the_limit() {
     for (how, says) in [("hoard", "10000 handles"), ("errors", "10000 handles"), ("large", "")] {
-        let loaded = harm(how);
+        let (loaded, _directory) = harm(how);
         for _ in 0..2 {
             match ask(&loaded, small()) {
                 Err(PredictError::Limit(why)) => assert!(why.contains(says), "{how}: {why}"),
@@ -151,7 +156,7 @@ fn what_it_has_no_error_for_ends_the_request_at_the_limit() {
 
 #[test]
 fn a_tensor_of_an_earlier_request_is_gone() {
-    let loaded = harm("stale");
+    let (loaded, _directory) = harm("stale");
     assert!(ask(&loaded, small()).is_ok());
     match ask(&loaded, small()) {
         Err(PredictError::Trap(why)) => assert!(why.contains("belongs to an earlier request"), "{why}"),
@@ -162,5 +167,5 @@ fn a_tensor_of_an_earlier_request_is_gone() {
 
 #[test]
 fn wrong_bytes_without_end_end_at_the_deadline() {
-    assert!(matches!(ask(&harm("loads"), small()), Err(PredictError::Deadline(_))));
+    assert!(matches!(ask(&harm("loads").0, small()), Err(PredictError::Deadline(_))));
 }
