@@ -17,6 +17,7 @@ pub mod command;
 pub mod counts;
 pub mod delivery;
 pub mod emulated;
+pub mod examples;
 pub mod failing;
 pub mod knocking;
 pub mod link;

@@ -74,13 +74,22 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let started = clock::Started::now();
     setup::for_tests()?;
     examples::file_type()?;
+    examples::voice_activity()?;
     let nextest = nextest()?;
     run::step("testing the guest modules' own code", || {
         let mut cargo = run::cargo();
         cargo.current_dir(paths::module_sources());
         cargo.env("CARGO_TARGET_DIR", paths::root().join("target/guests/native"));
         // The others are made for the sandbox only and have nothing to test outside.
-        run::loudly(cargo.args(["test", "--quiet", "--locked", "--package", "file-type"]))
+        run::loudly(cargo.args([
+            "test",
+            "--quiet",
+            "--locked",
+            "--package",
+            "file-type",
+            "--package",
+            "voice-activity",
+        ]))
     })?;
     // Programs and tests in one go: apart, they would want two builds of what they share.
     run::step("building programs and tests", || {

@@ -15,6 +15,7 @@ mod onnx_backend;
 pub mod onnxruntime;
 mod programs;
 mod python;
+mod silero;
 mod simulator;
 mod stamp;
 mod wheel;
@@ -25,10 +26,11 @@ pub use stamp::{Key, Stamp, files_below};
 /// The name under which the test stories get their Python.
 pub const VENV: &str = "venv";
 
-/// Everything, the guest modules and the example's package folder.
+/// Everything, the guest modules and the examples' package folders.
 pub fn all() -> Result<()> {
     for_tests()?;
     examples::file_type()?;
+    examples::voice_activity()?;
     run::say("set-up is complete");
     Ok(())
 }
@@ -47,6 +49,7 @@ pub fn for_tests() -> Result<()> {
     programs::install()?;
     python::venv()?;
     simulator::file()?;
+    silero::files()?;
     onnx_backend::cases()
 }
 
