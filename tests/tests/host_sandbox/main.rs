@@ -8,6 +8,7 @@ mod hostile_models;
 mod models;
 mod nn;
 mod optional;
+mod pipeline;
 mod probed;
 mod reach;
 mod refused;
