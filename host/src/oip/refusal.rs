@@ -10,6 +10,9 @@ pub enum Refusal {
     /// The body is not JSON, or not of the request's form.
     #[error("the request is refused: {0}")]
     Json(#[from] JsonError),
+    /// A message of gRPC that is none, or not of the request's form.
+    #[error("the message is refused: {0}")]
+    Message(String),
     /// A field of one tensor.
     #[error("{what} {index}{}: {problem}", name.as_ref().map(|name| format!(" (`{name}`)")).unwrap_or_default())]
     Tensor {

@@ -39,7 +39,8 @@ impl Coding {
         }
     }
 
-    fn named(name: &str) -> Option<Self> {
+    /// The coding of this name.
+    pub fn named(name: &str) -> Option<Self> {
         let is = |coding: &Self| name.eq_ignore_ascii_case(coding.name());
         let old = name.eq_ignore_ascii_case("x-gzip").then_some(Self::Gzip);
         old.or_else(|| Self::ALL.into_iter().find(is))

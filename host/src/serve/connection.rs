@@ -1,4 +1,4 @@
-//! Connections: HTTP/1.1 on a bounded number of them, and an end that waits for answers on their way.
+//! Connections: a bounded number of them, told apart by what they speak, HTTP/1.1 here, and an end that waits for answers on their way.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -21,11 +21,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::failure::Failure;
-use super::seats::{Notes, Seat, Seats};
+use super::http2;
+use super::preface::{self, Version};
+use super::seats::{Seat, Seats};
 use super::stream::Stream;
 
 /// Largest head of a request in bytes; [`super::stream`] says it to people.
-const MOST_HEAD: usize = 32 << 10;
+pub const MOST_HEAD: usize = 32 << 10;
 
 /// Bytes of one connection that hyper holds.
 const MOST_BUFFERED: usize = 128 << 10;
@@ -115,10 +117,32 @@ async fn connection<S>(stream: S, seat: Seat, router: Router, limits: Limits, mu
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let begun = tokio::select! {
+        // What has come already counts, also while the server ends.
+        biased;
+        begun = tokio::time::timeout(limits.head, preface::read(stream)) => begun,
+        () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
+        () = seat.asked_to_leave() => return,
+    };
+    match begun {
+        Ok(Ok((Version::Http1, stream))) => http1(stream, seat, router, limits, stop).await,
+        Ok(Ok((Version::Http2, stream))) => http2::serve(stream, &seat, router, limits, stop).await,
+        // It ended, or said nothing in time.
+        Ok(Err(_)) | Err(_) => {}
+    }
+}
+
+async fn http1<S>(stream: S, seat: Seat, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let inner = TowerToHyperService::new(router);
     let notes = seat.notes();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let request = request.map(|body| Arriving::new(body, notes.clone()));
+        let request = request.map(|body| {
+            let notes = notes.clone();
+            Arriving::new(body, move || notes.working())
+        });
         let answering = AssertUnwindSafe(inner.call(request)).catch_unwind();
         let notes = notes.clone();
         async move {
@@ -183,21 +207,22 @@ async fn linger(mut stream: impl AsyncRead + Unpin) {
 }
 
 /// A request's body; tells when all of it is here.
-struct Arriving {
+pub struct Arriving<F> {
     body: Incoming,
-    notes: Notes,
+    here: F,
 }
 
-impl Arriving {
-    fn new(body: Incoming, notes: Notes) -> Self {
+impl<F: Fn()> Arriving<F> {
+    /// `here` is called when all of it is here.
+    pub fn new(body: Incoming, here: F) -> Self {
         if body.is_end_stream() {
-            notes.working();
+            here();
         }
-        Self { body, notes }
+        Self { body, here }
     }
 }
 
-impl HttpBody for Arriving {
+impl<F: Fn() + Unpin> HttpBody for Arriving<F> {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -207,7 +232,7 @@ impl HttpBody for Arriving {
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.notes.working();
+            (self.here)();
         }
         frame
     }

@@ -31,6 +31,9 @@ pub enum Failure {
     /// A path of an extension that is not offered here.
     #[error("{0}")]
     NotOffered(&'static str),
+    /// A service that is not here.
+    #[error("no such service is here; there is `inference.GRPCInferenceService`")]
+    NoService,
     /// No such model or version.
     #[error(transparent)]
     Missing(#[from] Missing),
@@ -60,6 +63,14 @@ pub enum Failure {
     /// An output that cannot be written as the client asked.
     #[error(transparent)]
     Unwritable(#[from] TooLong),
+    /// An answer that a message of gRPC cannot hold.
+    #[error(
+        "the answer has more bytes than a message of gRPC can have (4 GiB): ask for fewer outputs, or over REST"
+    )]
+    Unanswerable,
+    /// The time that a client gave a stream is over.
+    #[error("the time that was given to this call is over")]
+    StreamTime,
     /// A body of another kind.
     #[error("{0}")]
     MediaType(String),
@@ -106,9 +117,9 @@ impl Failure {
             Self::Refused(_) | Self::Header(_) | Self::Broken(_) | Self::Coding { .. } => {
                 StatusCode::BAD_REQUEST
             }
-            Self::Unwritable(_) => StatusCode::BAD_REQUEST,
+            Self::Unwritable(_) | Self::Unanswerable => StatusCode::BAD_REQUEST,
             Self::Predict(PredictError::InvalidInput(_)) => StatusCode::BAD_REQUEST,
-            Self::Path | Self::NotOffered(_) | Self::Missing(_) => StatusCode::NOT_FOUND,
+            Self::Path | Self::NoService | Self::NotOffered(_) | Self::Missing(_) => StatusCode::NOT_FOUND,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -120,7 +131,7 @@ impl Failure {
             Self::Sequence(SequenceError::Late(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Coming(_) | Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
             Self::Predict(PredictError::Busy(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
+            Self::StreamTime | Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
             Self::Predict(
                 PredictError::Model(_)
                 | PredictError::Module(_)

@@ -2,7 +2,7 @@
 //!
 //! `table` routes names and versions to packages and swaps them, `served` counts and bounds what one
 //! package is asked, `routes` and `infer` are the protocol's paths, `answer` is what all ways to ask
-//! share, `listen`, `connection`, `seats` and `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
+//! share, `listen`, `preface`, `connection`, `http2`, `streams`, `seats` and `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
 
 pub mod answer;
 #[cfg(test)]
@@ -15,6 +15,7 @@ pub mod failure;
 #[cfg(test)]
 pub mod fake;
 pub mod gate;
+pub mod http2;
 pub mod in_turn;
 pub mod infer;
 pub mod latency;
@@ -22,6 +23,7 @@ pub mod listen;
 pub mod locate;
 pub mod metrics;
 pub mod predictor;
+pub mod preface;
 pub mod query;
 pub mod routes;
 pub mod seats;
@@ -30,12 +32,14 @@ mod sequence_tests;
 pub mod served;
 pub mod server;
 pub mod stream;
+pub mod streams;
 pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod trace;
 pub mod wire;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,6 +47,7 @@ use body::Budget;
 use failure::Failure;
 use served::Held;
 use table::{Missing, Table};
+use tokio::sync::Notify;
 
 /// What every request sees.
 pub struct Serving {
@@ -52,6 +57,7 @@ pub struct Serving {
     pub budget: Budget,
     announced: AtomicBool,
     draining: AtomicBool,
+    ends: Notify,
 }
 
 impl Serving {
@@ -62,6 +68,7 @@ impl Serving {
             budget: Budget::new(budget_mib),
             announced: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            ends: Notify::new(),
         })
     }
 
@@ -77,7 +84,17 @@ impl Serving {
 
     /// From here on the server is not ready: it answers what it has and ends.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.store(true, Ordering::SeqCst);
+        self.ends.notify_waiters();
+    }
+
+    /// Waits until the server ends.
+    pub async fn ending(&self) {
+        let mut ends = pin!(self.ends.notified());
+        ends.as_mut().enable();
+        if !self.draining.load(Ordering::SeqCst) {
+            ends.await;
+        }
     }
 
     /// Whether the server ends.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get, post};
 use serde_json::json;
 
@@ -15,20 +15,22 @@ use super::failure::{self, Failure};
 use super::infer;
 use super::metrics;
 use super::served::Held;
+use crate::grpc;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 
 /// Paths of the protocol's extensions that its clients know and that are not here.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("/v2/systemsharedmemory/{*rest}", SHARED_MEMORY),
     ("/v2/cudasharedmemory/{*rest}", SHARED_MEMORY),
-    (
-        "/v2/repository/{*rest}",
-        "the model repository is not offered at this address: packages are loaded and listed on the host's private \
-         control socket (`selvedge-agent status` shows them)",
-    ),
+    ("/v2/repository/{*rest}", REPOSITORY),
 ];
 
-const SHARED_MEMORY: &str =
+/// What is said of the model repository where it is not offered.
+pub const REPOSITORY: &str = "the model repository is not offered at this address: packages are loaded and listed on the host's private \
+     control socket (`selvedge-agent status` shows them)";
+
+/// What is said of shared memory.
+pub const SHARED_MEMORY: &str =
     "shared memory is not offered by this server: send tensors in the request (binary data costs one copy)";
 
 /// All paths over `serving`.
@@ -54,10 +56,22 @@ pub fn router(serving: Arc<Serving>) -> Router {
     for (paths, extension) in ELSEWHERE {
         router = router.route(paths, any(async move || Failure::NotOffered(extension)));
     }
+    for service in [grpc::SERVICE, grpc::HEALTH] {
+        router = router.route(service, post(call));
+    }
     router
-        .fallback(async || Failure::Path)
+        .fallback(nothing)
         .method_not_allowed_fallback(async |method: Method| Failure::Method(method.to_string()))
         .with_state(serving)
+}
+
+async fn call(State(serving): State<Arc<Serving>>, request: Request) -> Response {
+    grpc::call(serving, request).await
+}
+
+/// There is nothing at this path; a client of gRPC is told so in its own words.
+async fn nothing(request: Request) -> Response {
+    if grpc::is_call(&request) { grpc::unknown() } else { Failure::Path.into_response() }
 }
 
 /// The package that the path names, held until the request is done.

@@ -21,12 +21,19 @@ pub struct Stream<S> {
     /// A refusal in our words, and how much of it is written.
     refusal: Option<(Vec<u8>, usize)>,
     refused: bool,
+    /// Whether hyper speaks HTTP/1.1 on it, and refuses in its words.
+    worded: bool,
 }
 
 impl<S> Stream<S> {
     /// Over `inner`.
     pub fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience, stalled: None, refusal: None, refused: false }
+        Self { inner, patience, stalled: None, refusal: None, refused: false, worded: true }
+    }
+
+    /// Over `inner`, on which HTTP/2 is spoken: every refusal has its words already.
+    pub fn wordless(inner: S, patience: Duration) -> Self {
+        Self { worded: false, ..Self::new(inner, patience) }
     }
 
     /// Whether hyper refused what came.
@@ -121,7 +128,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_refusal(cx))?;
-        if let Some(text) = in_words(bytes) {
+        if let Some(text) = in_words(bytes).filter(|_| self.worded) {
             self.refusal = Some((text, 0));
             self.refused = true;
             // What does not go out now goes out when hyper flushes.

@@ -1,0 +1,157 @@
+//! `ModelInfer`, and what a stream does with each of its messages.
+
+use std::time::{Duration, Instant};
+
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use bytes::Bytes;
+
+use super::answer::{self as written, Asked};
+use super::frame::{self, Messages};
+use super::request::{Head, Parts};
+use super::timeout;
+use crate::clock;
+use crate::oip::request::{InferRequest, Limits};
+use crate::serve::Serving;
+use crate::serve::answer;
+use crate::serve::body::Reserved;
+use crate::serve::counts::Times;
+use crate::serve::failure::Failure;
+use crate::serve::served::Held;
+use crate::serve::trace;
+
+/// What a message may have beside its tensors: names, shapes, parameters.
+const BESIDE: usize = 1 << 20;
+
+/// Messages above this are made into tensors, and answers above it into messages, on a thread that may block.
+const MADE_ASIDE: usize = 1 << 20;
+
+/// The longest message that some package takes.
+pub fn longest(serving: &Serving) -> usize {
+    let limits = serving.table.all().into_iter().map(|served| served.limits.tensor_bytes);
+    limits.max().unwrap_or_default().saturating_add(BESIDE)
+}
+
+/// Answers the call.
+pub async fn answer(serving: &Serving, request: Request) -> Result<Response, Failure> {
+    let (parts, body) = request.into_parts();
+    let given = timeout::of(&parts.headers)?;
+    if serving.draining() {
+        return Err(Failure::Ending);
+    }
+    let mut messages = Messages::of(&parts.headers, body)?;
+    let (message, reserved) = messages.only(longest(serving), &serving.budget).await?;
+    let asking =
+        Asking { headers: &parts.headers, until: given.map(|given| clock::now() + given), last: None };
+    let pieces = one(serving, asking, message, reserved).await?;
+    Ok(frame::answer(pieces))
+}
+
+/// What is asked around a message.
+#[derive(Clone, Copy)]
+pub struct Asking<'a> {
+    /// Of the call.
+    pub headers: &'a HeaderMap,
+    /// The end of the time that its client gives it.
+    pub until: Option<Instant>,
+    /// The field of the answer's message in which it stands, on a stream.
+    pub last: Option<u32>,
+}
+
+/// Answers one message, with the head of its answer in front.
+pub async fn one(
+    serving: &Serving,
+    asking: Asking<'_>,
+    message: Bytes,
+    reserved: Reserved,
+) -> Result<Vec<Bytes>, Failure> {
+    let head = Head::of(&message)?;
+    let model = serving.find(head.model, head.version)?;
+    let span = trace::span(asking.headers, &model);
+    answer::counted(&model, span, ask(serving, &model, asking, &message, reserved)).await
+}
+
+async fn ask(
+    serving: &Serving,
+    model: &Held,
+    asking: Asking<'_>,
+    message: &Bytes,
+    mut reserved: Reserved,
+) -> Result<(Vec<Bytes>, Times), Failure> {
+    answer::admit(serving, model)?;
+    let limits = model.limits;
+    let limit = limits.tensor_bytes.saturating_add(BESIDE);
+    if message.len() > limit {
+        return Err(Failure::TooLarge { limit });
+    }
+    // The client's time begins when its message is here, not while it is sent.
+    let start = clock::now();
+    let parts = Parts::of(message, &limits)?;
+    reserved.grow(&serving.budget, message.len().saturating_add(parts.beside(&limits)?))?;
+    let asked = if parts.is_raw() { Asked::Raw } else { Asked::Typed };
+    let mut request = made(parts, message.len(), limits).await?;
+    if let Some(until) = asking.until {
+        timeout::shorten(&mut request.parameters, until.saturating_duration_since(start));
+    }
+    let wants_last = stream_end(&request);
+    let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
+    let mut answer = answer::answer(model, request, start, &mut times).await?;
+    let before = clock::now();
+    if let (Some(_), true) = (asking.last, wants_last) {
+        answer.parameters.insert(FINAL.to_owned(), crate::oip::request::Parameter::Boolean(true));
+    }
+    let size: usize = answer.outputs.iter().map(|output| output.tensor.tensor.footprint()).sum();
+    // What is written is held before it is: bytes may have lengths in front of each element.
+    reserved.grow(&serving.budget, size)?;
+    let pieces = if size > MADE_ASIDE {
+        let writing = tokio::task::spawn_blocking(move || written::write(&answer, asked));
+        writing.await.map_err(|_| Failure::Panic)??
+    } else {
+        written::write(&answer, asked)?
+    };
+    let pieces = match asking.last {
+        Some(field) => frame::framed(inside(field, pieces))?,
+        None => frame::framed(pieces)?,
+    };
+    let pieces = reserved.hold(&serving.budget, pieces)?;
+    times.output = clock::now().duration_since(before);
+    Ok((pieces, times))
+}
+
+/// Triton's word for a client that wants to know which answer is its request's last.
+const FINAL: &str = "triton_final_response";
+
+fn stream_end(request: &InferRequest) -> bool {
+    let asked = request.parameters.get("triton_enable_empty_final_response");
+    asked == Some(&crate::oip::request::Parameter::Boolean(true))
+}
+
+/// Makes the tensors of a request; large ones on a thread that may block.
+async fn made(parts: Parts, length: usize, limits: Limits) -> Result<InferRequest, Failure> {
+    if length <= MADE_ASIDE {
+        return Ok(parts.request(&limits)?);
+    }
+    let making = tokio::task::spawn_blocking(move || parts.request(&limits));
+    Ok(making.await.map_err(|_| Failure::Panic)??)
+}
+
+/// A message in pieces as the field of another one.
+fn inside(field: u32, mut pieces: Vec<Bytes>) -> Vec<Bytes> {
+    let length = pieces.iter().map(Bytes::len).sum();
+    let mut open = super::wire::Message::default();
+    open.open(field, length);
+    let mut front = open.into_bytes();
+    if let Some(first) = pieces.first_mut() {
+        front.extend_from_slice(first);
+        *first = front.into();
+    } else {
+        pieces.push(front.into());
+    }
+    pieces
+}
+
+/// Time that is left until a moment.
+pub fn left(until: Option<Instant>) -> Option<Duration> {
+    until.map(|until| until.saturating_duration_since(clock::now()))
+}
