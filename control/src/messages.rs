@@ -139,6 +139,19 @@ pub struct HostStatus {
     pub ready: bool,
     /// Every loaded package.
     pub packages: Vec<PackageStatus>,
+    /// How far the host's process is shut in; `None`: it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confinement: Option<Confinement>,
+}
+
+/// How far a process is shut in: what each of the two keeps, or why it keeps nothing, in words that begin
+/// with `on`, `in part` or `off`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// Files, connections and signals.
+    pub landlock: String,
+    /// System calls.
+    pub seccomp: String,
 }
 
 /// A package as the host has it.

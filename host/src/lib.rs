@@ -9,6 +9,7 @@ pub mod confine;
 pub mod control;
 pub mod engine;
 pub mod failure;
+pub mod folder;
 pub mod grpc;
 pub mod limits;
 pub mod memory;

@@ -17,6 +17,7 @@ use selvedge_control::{ProbeResult, Settings};
 use selvedge_host::confine::{Reach, confine};
 use selvedge_host::control::{fatal, journal::Journal};
 use selvedge_host::engine::cache::Cache;
+use selvedge_host::folder::Folder;
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
 use selvedge_host::serve::{listen, locate, server};
@@ -65,7 +66,7 @@ struct Places {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve packages that the control socket loads.
+    /// Serve packages: those of a folder, and those that the control socket loads.
     Serve(Serve),
     /// Open a model or a package in this process, run it, print one line of JSON and end.
     Probe(Probe),
@@ -93,7 +94,11 @@ struct Serve {
     /// Loopback address of the inference endpoint.
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Path of the control socket.
+    /// Folder of packages that are loaded and served, one in each folder below it, as the host opens them or
+    /// as `selvedge package` writes them. They need no signature: who may write there says what is served.
+    #[arg(long, value_name = "DIR")]
+    packages: Option<PathBuf>,
+    /// Path of the control socket [needed without --packages]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Directory for compiled modules; made with mode 0700.
@@ -154,24 +159,77 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
         std::process::id(),
     )?;
     more_descriptors();
-    let opened = listen::open(inherited, serve.listen, serve.control.as_deref())?;
+    let opened = listen::open(inherited, serve.listen, serve.control.as_deref(), serve.packages.is_some())?;
+    let own = Own::of(serve.packages, &serve.data)?;
+    let data = serve.data.or_else(|| own.as_ref().and_then(|own| own.data.clone()));
     let journal = Arc::new(Journal::default());
-    let cache = serve.data.as_ref().map(|data| data.join("compiled"));
-    let fatal = fatal::callback(Arc::clone(&journal), serve.data.clone());
+    let cache = data.as_ref().map(|data| data.join("compiled"));
+    let fatal = fatal::callback(Arc::clone(&journal), data.clone());
     let options = options(places, cache, Arc::clone(&fatal));
-    shut_in(&options, serve.packages_below, serve.data)?;
+    let readable = serve.packages_below.into_iter().chain(own.iter().flat_map(Own::readable)).collect();
+    shut_in(&options, readable, data)?;
     let runtime = Runtime::new(options)?;
     let executor = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("could not start the threads that serve")?;
-    executor.block_on(async {
-        server::run(opened.listeners()?, Arc::new(runtime), journal, fatal).await?;
+    let result = executor.block_on(async {
+        let folder = own.as_ref().map(|own| own.folder.clone());
+        server::run(opened.listeners()?, Arc::new(runtime), journal, fatal, folder).await?;
         anyhow::Ok(())
-    })?;
+    });
     // A load or a run that is still at work is not waited for, nor is its library unloaded under it.
     executor.shutdown_timeout(Duration::from_secs(1));
-    fatal::end(0)
+    if let Some(own) = own {
+        own.remove();
+    }
+    match result {
+        Ok(()) => fatal::end(0),
+        Err(error) => {
+            eprintln!("selvedge-host: {error:#}");
+            fatal::end(1)
+        }
+    }
+}
+
+/// A folder of packages that the person named who started this.
+struct Own {
+    folder: Folder,
+    /// A directory made for this process, where none was given.
+    data: Option<PathBuf>,
+}
+
+impl Own {
+    fn of(packages: Option<PathBuf>, data: &Option<PathBuf>) -> anyhow::Result<Option<Self>> {
+        let Some(path) = packages else { return Ok(None) };
+        anyhow::ensure!(path.is_dir(), "`{}` is no folder: --packages names one", path.display());
+        let made = match data {
+            Some(_) => None,
+            None => {
+                let made = std::env::temp_dir().join(format!("selvedge-host-{}", std::process::id()));
+                let making = std::fs::DirBuilder::new().mode(0o700).create(&made);
+                making.with_context(|| format!("`{}` could not be made: give --data DIR", made.display()))?;
+                Some(made)
+            }
+        };
+        let laid = data.as_ref().or(made.as_ref()).map_or_else(PathBuf::new, |data| data.join("packages"));
+        Ok(Some(Self { folder: Folder::new(path, laid), data: made }))
+    }
+
+    /// The folder, and what the links in it lead to.
+    fn readable(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
+        let linked =
+            entries.filter_map(|entry| entry.path().canonicalize().ok()).filter(|path| path.is_dir());
+        std::iter::once(self.folder.path().to_owned()).chain(linked).collect()
+    }
+
+    fn remove(self) {
+        if let Some(made) = self.data {
+            // Nothing in it outlives the process. The directory itself may stay, empty: its parent is out of reach.
+            drop(std::fs::remove_dir_all(made));
+        }
+    }
 }
 
 /// As many descriptors as the system lets this process have: modules may open files.

@@ -122,6 +122,7 @@ mod tests {
             http: String::new(),
             ready: true,
             packages: Vec::new(),
+            confinement: None,
         });
         let digest = Digest::of(b"");
         let package = PackageRef { name: "p".parse().unwrap(), digest };

@@ -127,6 +127,7 @@ impl Host {
             http,
             ready: self.ready,
             packages,
+            confinement: None,
         })
         .unwrap()
     }

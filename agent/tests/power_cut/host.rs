@@ -112,7 +112,15 @@ impl Host {
     pub fn status(&self) -> Value {
         let (version, onnxruntime, http) = ("1".to_owned(), "1".to_owned(), "127.0.0.1:1".to_owned());
         let packages = self.packages.clone();
-        serde_json::to_value(HostStatus { pid: 1, version, onnxruntime, http, ready: self.ready, packages })
-            .unwrap()
+        serde_json::to_value(HostStatus {
+            pid: 1,
+            version,
+            onnxruntime,
+            http,
+            ready: self.ready,
+            packages,
+            confinement: None,
+        })
+        .unwrap()
     }
 }

@@ -60,7 +60,8 @@ pub fn restrict(reach: &Reach) -> Result<String, String> {
         ruleset = allow(ruleset, path, read)?;
     }
     ruleset = allow(ruleset, Path::new("/dev/null"), read | AccessFs::WriteFile)?;
-    let write = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let files = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let write = read | files | AccessFs::MakeDir | AccessFs::RemoveDir;
     for path in &reach.writable {
         ruleset = allow(ruleset, path, write)?;
     }

@@ -24,7 +24,7 @@ use serde::Serialize;
 pub struct Reach {
     /// Where packages lie, and whatever else is read: files below are readable. Empty: all files are.
     pub readable: Vec<PathBuf>,
-    /// Directories in which files are made, changed and removed.
+    /// Directories in which files and directories are made, changed and removed.
     pub writable: Vec<PathBuf>,
     /// Libraries and modules of the program itself, readable too.
     pub own: Vec<PathBuf>,
@@ -43,6 +43,12 @@ impl Confinement {
     /// Whether both keep everything that they are asked for.
     pub fn is_full(&self) -> bool {
         self.landlock.starts_with(FULL) && self.seccomp == FULL
+    }
+}
+
+impl From<&Confinement> for selvedge_control::Confinement {
+    fn from(confinement: &Confinement) -> Self {
+        Self { landlock: confinement.landlock.clone(), seccomp: confinement.seccomp.clone() }
     }
 }
 

@@ -1,20 +1,23 @@
 //! The control socket's paths, as `selvedge_control::path` has them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, Uri};
-use axum::response::Response;
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use selvedge_control::{HostStatus, ListenersTo, Load, PackageRef, Reason, path};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::Control;
 use super::load::load;
 use super::refused::Refused;
+use super::{Control, repository, route};
 use crate::serve::failure::json;
+use crate::{confine, grpc, serve};
 
 /// Longest request body, in bytes.
 const MAX_BODY: usize = 1 << 20;
@@ -22,13 +25,18 @@ const MAX_BODY: usize = 1 << 20;
 /// Longest wait for an event.
 const EVENT_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is told of a package that another one has replaced, when it is idle and out of memory.
-const GONE: &str = "drained and dropped";
-
 type Answer = Result<Response, Refused>;
 
 /// All paths over `control`.
 pub fn router(control: Arc<Control>) -> Router {
+    let mut inference = serve::routes::protocol(Arc::clone(&control.serving));
+    for service in [grpc::SERVICE, grpc::HEALTH] {
+        let control = Arc::clone(&control);
+        let call = async move |request: Request| {
+            grpc::call(Arc::clone(&control.serving), Some(control), request).await
+        };
+        inference = inference.route(service, post(call));
+    }
     Router::new()
         .route(path::STATUS, get(status))
         .route(path::EVENTS, get(events))
@@ -38,11 +46,24 @@ pub fn router(control: Arc<Control>) -> Router {
         .route(path::READY, post(ready))
         .route(path::LISTENERS, post(listeners))
         .route(path::SHUTDOWN, post(shutdown))
-        .fallback(async |uri: Uri| Refused::new(Reason::BadRequest, format!("no path `{}`", uri.path())))
+        .route("/v2/repository/index", post(index))
+        .route("/v2/repository/models/{model}/load", post(load_model))
+        .route("/v2/repository/models/{model}/unload", post(unload_model))
+        .with_state(control)
+        .merge(inference)
+        .fallback(nothing)
         .method_not_allowed_fallback(async |method: Method| {
             Refused::new(Reason::BadRequest, format!("this path does not take {method}"))
         })
-        .with_state(control)
+}
+
+async fn nothing(request: Request) -> Response {
+    match grpc::is_call(&request) {
+        true => grpc::unknown(),
+        false => {
+            Refused::new(Reason::BadRequest, format!("no path `{}`", request.uri().path())).into_response()
+        }
+    }
 }
 
 async fn message<T: DeserializeOwned>(request: Request) -> Result<T, Refused> {
@@ -60,6 +81,7 @@ fn host_status(control: &Control) -> HostStatus {
         http: control.http.clone(),
         ready: control.serving.announced(),
         packages: control.serving.table.status(),
+        confinement: Some(confine::state().into()),
     }
 }
 
@@ -88,35 +110,59 @@ async fn load_package(State(control): State<Arc<Control>>, request: Request) -> 
 
 async fn activate(State(control): State<Arc<Control>>, request: Request) -> Answer {
     let package: PackageRef = message(request).await?;
-    let table = Arc::clone(&control.serving.table);
-    let Some(drained) = table.activate(&package) else {
-        let error = format!("`{}` {} is not loaded: load it first", package.name, package.digest);
-        return Err(Refused::new(Reason::NotLoaded, error));
-    };
-    tracing::info!(package = %package.name, digest = %package.digest, "activated");
-    for old in drained {
-        let table = Arc::clone(&table);
-        let journal = Arc::clone(&control.journal);
-        tokio::spawn(async move {
-            let package = old.reference();
-            if table.drain(old).await {
-                journal.add(package, GONE.to_owned(), false);
-            }
-        });
-    }
+    route::activate(&control, &package)?;
     Ok(json(StatusCode::OK, &host_status(&control)))
 }
 
 async fn unload(State(control): State<Arc<Control>>, request: Request) -> Answer {
     let package: PackageRef = message(request).await?;
-    let table = Arc::clone(&control.serving.table);
-    for old in table.retire(&package) {
-        let table = Arc::clone(&table);
-        // Its memory is free when this answers, unless a request outlived its deadline.
-        drop(tokio::spawn(async move { table.drain(old).await }).await);
-    }
-    tracing::info!(package = %package.name, digest = %package.digest, "unloaded");
+    route::unload(&control, &package).await;
     Ok(json(StatusCode::OK, &host_status(&control)))
+}
+
+/// What a request to the model repository may say.
+#[derive(Debug, Default, Deserialize)]
+struct Asked {
+    #[serde(default)]
+    ready: bool,
+    #[serde(default)]
+    parameters: BTreeMap<String, serde_json::Value>,
+}
+
+impl Asked {
+    /// Its body, which may be left out.
+    async fn of(request: Request) -> Result<Self, Refused> {
+        let wrong = |error: String| Refused::new(Reason::BadRequest, format!("the body is refused: {error}"));
+        let body = axum::body::to_bytes(request.into_body(), MAX_BODY).await;
+        let body = body.map_err(|error| wrong(error.to_string()))?;
+        if body.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_slice(&body).map_err(|error| wrong(error.to_string()))
+    }
+}
+
+async fn index(State(control): State<Arc<Control>>, request: Request) -> Answer {
+    let asked = Asked::of(request).await?;
+    Ok(json(StatusCode::OK, &repository::index(&control, asked.ready).await?))
+}
+
+async fn load_model(
+    State(control): State<Arc<Control>>,
+    Path(model): Path<String>,
+    request: Request,
+) -> Answer {
+    let asked = Asked::of(request).await?;
+    if let Some(name) = asked.parameters.keys().next() {
+        return Err(repository::no_parameters(name));
+    }
+    repository::load_model(control, model).await?;
+    Ok(json(StatusCode::OK, &serde_json::json!({})))
+}
+
+async fn unload_model(State(control): State<Arc<Control>>, Path(model): Path<String>) -> Answer {
+    repository::unload_model(&control, &model).await?;
+    Ok(json(StatusCode::OK, &serde_json::json!({})))
 }
 
 async fn ready(State(control): State<Arc<Control>>) -> Answer {

@@ -37,6 +37,7 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
         opener: Arc::clone(&opener) as _,
         journal: Arc::new(Journal::default()),
         listeners: Copies::default(),
+        folder: None,
         http: "127.0.0.1:1".to_owned(),
         stop,
         loading: Mutex::new(()),

@@ -10,6 +10,7 @@ mod contents;
 mod frame;
 mod infer;
 mod parameters;
+mod repository;
 mod request;
 pub mod status;
 mod stream;
@@ -28,6 +29,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::control::Control;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 use crate::serve::Serving;
 use crate::serve::failure::Failure;
@@ -57,8 +59,8 @@ pub fn is_call(request: &Request) -> bool {
     })
 }
 
-/// Answers a call.
-pub async fn call(serving: Arc<Serving>, request: Request) -> Response {
+/// Answers a call; with `control` those of the model repository too.
+pub async fn call(serving: Arc<Serving>, control: Option<Arc<Control>>, request: Request) -> Response {
     if !is_call(&request) {
         let kind =
             "calls of gRPC come here, with the Content-Type `application/grpc`; REST is at /v2".to_owned();
@@ -73,7 +75,9 @@ pub async fn call(serving: Arc<Serving>, request: Request) -> Response {
     let answered = match (service, method) {
         ("inference.GRPCInferenceService", "ModelInfer") => infer::answer(&serving, request).await,
         ("inference.GRPCInferenceService", "ModelStreamInfer") => stream::answer(serving, request),
-        ("inference.GRPCInferenceService", method) => about(&serving, method, request).await,
+        ("inference.GRPCInferenceService", method) => {
+            about(&serving, control.as_ref(), method, request).await
+        }
         ("grpc.health.v1.Health", "Check") => health(&serving, request).await,
         _ => Err(Failure::Path),
     };
@@ -86,7 +90,12 @@ pub fn unknown() -> Response {
 }
 
 /// Calls about the server and its models.
-async fn about(serving: &Serving, method: &str, request: Request) -> Result<Response, Failure> {
+async fn about(
+    serving: &Serving,
+    control: Option<&Arc<Control>>,
+    method: &str,
+    request: Request,
+) -> Result<Response, Failure> {
     let refused = match method {
         "SystemSharedMemoryStatus"
         | "SystemSharedMemoryRegister"
@@ -94,7 +103,7 @@ async fn about(serving: &Serving, method: &str, request: Request) -> Result<Resp
         | "CudaSharedMemoryStatus"
         | "CudaSharedMemoryRegister"
         | "CudaSharedMemoryUnregister" => Some(Failure::NotOffered(crate::serve::routes::SHARED_MEMORY)),
-        "RepositoryIndex" | "RepositoryModelLoad" | "RepositoryModelUnload" => {
+        "RepositoryIndex" | "RepositoryModelLoad" | "RepositoryModelUnload" if control.is_none() => {
             Some(Failure::NotOffered(crate::serve::routes::REPOSITORY))
         }
         "TraceSetting" | "LogSettings" => Some(Failure::NotOffered(
@@ -106,6 +115,9 @@ async fn about(serving: &Serving, method: &str, request: Request) -> Result<Resp
         return Err(refused);
     }
     let message = small(serving, request).await?;
+    if let (Some(control), true) = (control, method.starts_with("Repository")) {
+        return repository::answer(control, method, &message).await;
+    }
     let head = Head::of(&message)?;
     let model = || serving.find(head.model, head.version);
     match method {

@@ -64,10 +64,9 @@ fn parameter(value: Value<'_>) -> Result<Option<Parameter>, Wrong> {
                 _ => return Err("a number that is not finite".to_owned()),
             },
             (4, _) => return Err("a double of another length".to_owned()),
-            // As JSON reads it.
             (5, value) => Some(match value.number()? {
                 number if i64::try_from(number).is_ok() => Parameter::Integer(number.cast_signed()),
-                number => Parameter::Number(number as f64),
+                number => Parameter::Unsigned(number),
             }),
             _ => chosen,
         };
@@ -82,6 +81,7 @@ pub fn write(parameters: &Parameters, field: u32, message: &mut Message) {
             entry.bytes(1, key).message(2, |chosen| match value {
                 Parameter::Boolean(value) => chosen.chosen_number(1, u64::from(*value)),
                 Parameter::Integer(value) => chosen.chosen_number(2, value.cast_unsigned()),
+                Parameter::Unsigned(value) => chosen.chosen_number(5, *value),
                 Parameter::Text(value) => {
                     chosen.part(3, value);
                 }
@@ -131,7 +131,7 @@ mod tests {
             }
         };
         check(1, &|chosen| chosen.chosen_number(5, 7), "Integer(7)");
-        check(1, &|chosen| chosen.chosen_number(5, u64::MAX), "Number(1.8446744073709552e19)");
+        check(1, &|chosen| chosen.chosen_number(5, u64::MAX), "Unsigned(18446744073709551615)");
         check(1, &|chosen| chosen.chosen_double(4, f64::NAN), "not finite");
         check(1, &|chosen| chosen.chosen_number(4, 1), "another length");
         check(1, &|chosen| chosen.chosen_number(9, 1), "`a` has no value");

@@ -31,6 +31,8 @@ pub enum Code {
     NotFound = 5,
     /// Too large, or too many.
     ResourceExhausted = 8,
+    /// What it belongs to is not here.
+    FailedPrecondition = 9,
     /// No such method, or one that is not offered.
     Unimplemented = 12,
     /// The package or the host failed.
@@ -50,6 +52,7 @@ impl Code {
         }
         match failure.status() {
             StatusCode::NOT_FOUND => Self::NotFound,
+            StatusCode::CONFLICT => Self::FailedPrecondition,
             StatusCode::METHOD_NOT_ALLOWED => Self::Unimplemented,
             StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Self::DeadlineExceeded,
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::TOO_MANY_REQUESTS => Self::ResourceExhausted,

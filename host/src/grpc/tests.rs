@@ -431,3 +431,26 @@ async fn heads_are_bounded() {
     let again = &mut server.connect().await;
     call(again, "ServerLive", &[], vec![b""]).await.message();
 }
+
+#[tokio::test]
+async fn what_may_come_at_once_is_told() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let server = Server::echoing().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head[3], 4, "SETTINGS");
+    let mut settings = vec![0; usize::from(head[2])];
+    stream.read_exact(&mut settings).await.unwrap();
+    let of = |wanted: u16| {
+        let found = settings.chunks_exact(6).find(|setting| setting[..2] == wanted.to_be_bytes());
+        u32::from_be_bytes(found.unwrap()[2..].try_into().unwrap())
+    };
+    // Requests at once, bytes of a body that wait, the largest frame, the largest head.
+    assert_eq!([3, 4, 5, 6].map(of), [128, 256 << 10, 64 << 10, 32 << 10]);
+    // A frame that is larger ends the connection.
+    stream.write_all(b"\x10\0\x01\0\0\0\0\0\x01").await.unwrap();
+    let mut rest = Vec::new();
+    tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("it is closed").unwrap();
+}

@@ -4,10 +4,12 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use selvedge_control::ControlError;
 use serde::Serialize;
 
 use super::gate::Turned;
 use super::table::Missing;
+use crate::control::refused;
 use crate::failure::PredictError;
 use crate::oip::binary::TooLong;
 use crate::oip::refusal::Refusal;
@@ -31,6 +33,9 @@ pub enum Failure {
     /// A path of an extension that is not offered here.
     #[error("{0}")]
     NotOffered(&'static str),
+    /// The model repository did not do what it was asked for.
+    #[error("{}", .0.error)]
+    Repository(ControlError),
     /// A service that is not here.
     #[error("no such service is here; there is `inference.GRPCInferenceService`")]
     NoService,
@@ -120,6 +125,7 @@ impl Failure {
             Self::Unwritable(_) | Self::Unanswerable => StatusCode::BAD_REQUEST,
             Self::Predict(PredictError::InvalidInput(_)) => StatusCode::BAD_REQUEST,
             Self::Path | Self::NoService | Self::NotOffered(_) | Self::Missing(_) => StatusCode::NOT_FOUND,
+            Self::Repository(error) => refused::status(error.reason),
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,

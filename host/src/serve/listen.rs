@@ -61,7 +61,9 @@ pub enum ListenError {
     #[error("another host answers on the control socket `{0}`: end it first")]
     InUse(PathBuf),
     /// Nobody could load a package.
-    #[error("no control socket: give --control PATH, or pass one as `control` in LISTEN_FDNAMES")]
+    #[error(
+        "nothing could be loaded: give --packages DIR, --control PATH, or a socket as `control` in LISTEN_FDNAMES"
+    )]
     NoControl,
 }
 
@@ -117,14 +119,14 @@ pub fn places(
 pub struct Listeners {
     /// The inference endpoint.
     pub http: tokio::net::TcpListener,
-    /// The control socket.
-    pub control: tokio::net::UnixListener,
+    /// The control socket, if there is one.
+    pub control: Option<tokio::net::UnixListener>,
 }
 
 /// Both listeners, not in use yet.
 pub struct Opened {
     http: std::net::TcpListener,
-    control: std::os::unix::net::UnixListener,
+    control: Option<std::os::unix::net::UnixListener>,
 }
 
 impl Opened {
@@ -132,21 +134,27 @@ impl Opened {
     pub fn listeners(self) -> std::io::Result<Listeners> {
         Ok(Listeners {
             http: tokio::net::TcpListener::from_std(self.http)?,
-            control: tokio::net::UnixListener::from_std(self.control)?,
+            control: self.control.map(tokio::net::UnixListener::from_std).transpose()?,
         })
     }
 }
 
 /// Takes what is inherited and binds the rest. Call once. Needs no thread, so that it comes before the
-/// process shuts itself in.
-pub fn open(places: Places, listen: SocketAddr, control: Option<&Path>) -> Result<Opened, ListenError> {
+/// process shuts itself in. Without a control socket only one that has packages of its own can serve any.
+pub fn open(
+    places: Places,
+    listen: SocketAddr,
+    control: Option<&Path>,
+    own: bool,
+) -> Result<Opened, ListenError> {
     let http = match places.http {
         Some(fd) => inherited_tcp(fd)?,
         None => bind_tcp(listen)?,
     };
     let control = match (places.control, control) {
-        (Some(fd), _) => inherited_unix(fd)?,
-        (None, Some(path)) => bind_unix(path)?,
+        (Some(fd), _) => Some(inherited_unix(fd)?),
+        (None, Some(path)) => Some(bind_unix(path)?),
+        (None, None) if own => None,
         (None, None) => return Err(ListenError::NoControl),
     };
     // Both listen already, inherited or not: this sets how many may wait.

@@ -22,6 +22,7 @@ pub mod latency;
 pub mod listen;
 pub mod locate;
 pub mod metrics;
+pub mod openapi;
 pub mod predictor;
 pub mod preface;
 pub mod query;

@@ -14,6 +14,7 @@ use super::Serving;
 use super::failure::{self, Failure};
 use super::infer;
 use super::metrics;
+use super::openapi;
 use super::served::Held;
 use crate::grpc;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
@@ -33,44 +34,62 @@ pub const REPOSITORY: &str = "the model repository is not offered at this addres
 pub const SHARED_MEMORY: &str =
     "shared memory is not offered by this server: send tensors in the request (binary data costs one copy)";
 
-/// All paths over `serving`.
+/// Paths about the server.
+pub const SERVER_PATHS: [&str; 6] =
+    ["/v2", "/v2/", "/metrics", "/v2/health/live", "/v2/health/ready", "/v2/openapi.json"];
+
+/// Paths of a model, after its name or its version.
+pub const MODEL_PATHS: [&str; 5] = ["", "/ready", "/config", "/infer", "/raw"];
+
+/// All paths of the inference endpoint over `serving`.
 pub fn router(serving: Arc<Serving>) -> Router {
-    let mut router = Router::new()
-        .route("/v2", get(server))
-        .route("/v2/", get(server))
-        .route("/metrics", get(metrics::metrics))
-        .route("/v2/health/live", get(live))
-        .route("/v2/health/ready", get(ready));
+    let mut elsewhere = Router::new();
+    for (paths, extension) in ELSEWHERE {
+        elsewhere = elsewhere.route(paths, any(async move || Failure::NotOffered(extension)));
+    }
+    for service in [grpc::SERVICE, grpc::HEALTH] {
+        let serving = Arc::clone(&serving);
+        let call = async move |request: Request| grpc::call(serving, None, request).await;
+        elsewhere = elsewhere.route(service, post(call));
+    }
+    protocol(serving)
+        .merge(elsewhere)
+        .fallback(nothing)
+        .method_not_allowed_fallback(async |method: Method| Failure::Method(method.to_string()))
+}
+
+/// The protocol's paths alone.
+pub fn protocol(serving: Arc<Serving>) -> Router {
+    let mut router = Router::new();
+    for path in SERVER_PATHS {
+        router = router.route(
+            path,
+            match path {
+                "/metrics" => get(metrics::metrics),
+                "/v2/health/live" => get(live),
+                "/v2/health/ready" => get(ready),
+                "/v2/openapi.json" => get(openapi::document),
+                _ => get(server),
+            },
+        );
+    }
     for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
-        let paths: [(&str, MethodRouter<Arc<Serving>>); 5] = [
-            ("", get(metadata)),
-            ("/ready", get(model_ready)),
-            ("/config", get(config)),
-            ("/infer", post(infer::infer)),
-            ("/raw", post(infer::raw)),
-        ];
-        for (path, method) in paths {
+        for path in MODEL_PATHS {
+            let method: MethodRouter<Arc<Serving>> = match path {
+                "/ready" => get(model_ready),
+                "/config" => get(config),
+                "/infer" => post(infer::infer),
+                "/raw" => post(infer::raw),
+                _ => get(metadata),
+            };
             router = router.route(&format!("{model}{path}"), method);
         }
     }
-    for (paths, extension) in ELSEWHERE {
-        router = router.route(paths, any(async move || Failure::NotOffered(extension)));
-    }
-    for service in [grpc::SERVICE, grpc::HEALTH] {
-        router = router.route(service, post(call));
-    }
-    router
-        .fallback(nothing)
-        .method_not_allowed_fallback(async |method: Method| Failure::Method(method.to_string()))
-        .with_state(serving)
-}
-
-async fn call(State(serving): State<Arc<Serving>>, request: Request) -> Response {
-    grpc::call(serving, request).await
+    router.with_state(serving)
 }
 
 /// There is nothing at this path; a client of gRPC is told so in its own words.
-async fn nothing(request: Request) -> Response {
+pub async fn nothing(request: Request) -> Response {
     if grpc::is_call(&request) { grpc::unknown() } else { Failure::Path.into_response() }
 }
 

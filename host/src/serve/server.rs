@@ -14,7 +14,8 @@ use super::{Serving, routes, seats};
 use crate::control::hand_over::Copies;
 use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
-use crate::control::{self, Control, fatal as ending};
+use crate::control::{self, Control, fatal as ending, repository};
+use crate::folder::Folder;
 use crate::runtime::FatalCallback;
 
 /// MiB that the bodies of all requests may hold together: at most this, and a quarter of the memory.
@@ -40,6 +41,7 @@ pub async fn run(
     opener: Arc<dyn Opener>,
     journal: Arc<Journal>,
     fatal: FatalCallback,
+    folder: Option<Folder>,
 ) -> std::io::Result<()> {
     let http = listeners.http.local_addr()?.to_string();
     let serving = Serving::new(body_budget_mib());
@@ -48,7 +50,11 @@ pub async fn run(
         serving: Arc::clone(&serving),
         opener,
         journal,
-        listeners: Copies::of(&listeners.http, &listeners.control)?,
+        listeners: match &listeners.control {
+            Some(control) => Copies::of(&listeners.http, control)?,
+            None => Copies::default(),
+        },
+        folder,
         http: http.clone(),
         stop: stop.clone(),
         loading: Mutex::new(()),
@@ -62,26 +68,47 @@ pub async fn run(
         Limits { connections: seats::allowed(HTTP.connections), ..HTTP },
         stopped.clone(),
     ));
-    let steering = tokio::spawn(connection::serve(
-        OwnUser(listeners.control),
-        control::routes::router(Arc::clone(&control)),
-        CONTROL,
-        stopped.clone(),
-    ));
+    let steering = listeners.control.map(|socket| {
+        let router = control::routes::router(Arc::clone(&control));
+        tokio::spawn(connection::serve(OwnUser(socket), router, CONTROL, stopped.clone()))
+    });
+    let loading = load_own(Arc::clone(&control));
     let mut stopped = stopped;
+    let refused = tokio::select! {
+        refused = loading => refused,
+        _ = stopped.wait_for(|stop| *stop) => None,
+    };
     // The sender lives in `control`, so that this ends by `true` only.
     drop(stopped.wait_for(|stop| *stop).await);
     control.listeners.close();
     let longest = serving.table.longest_deadline() + Duration::from_secs(2);
     let both = async {
         drop(inference.await);
-        steering.abort();
+        steering.inspect(tokio::task::JoinHandle::abort);
     };
     if tokio::time::timeout(longest.min(LONGEST_DRAIN), both).await.is_err() {
         tracing::warn!("requests were still on their way when the time to drain was over");
     }
     tracing::info!("ended");
-    Ok(())
+    refused.map_or(Ok(()), |why| Err(std::io::Error::other(why)))
+}
+
+/// Loads the packages of the host's own folder, if it has one, and says that all are there. The server
+/// ends where one of them is refused; gives why.
+async fn load_own(control: Arc<Control>) -> Option<String> {
+    let folder = control.folder.as_ref()?;
+    match repository::load_all(&control, folder).await {
+        Ok(()) => {
+            control.serving.announce();
+            tracing::info!(packages = control.serving.table.len(), "everything that is to be served is");
+            None
+        }
+        Err(why) => {
+            control.serving.drain();
+            control.stop.send_replace(true);
+            Some(why)
+        }
+    }
 }
 
 fn body_budget_mib() -> u32 {

@@ -75,6 +75,11 @@ async fn heads_that_trickle_keep_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_of_http2_without_requests_keep_nobody_out() {
+    a_crowd_keeps_nobody_out(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bodies_that_trickle_keep_nobody_out() {
     let head = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{";
     a_crowd_keeps_nobody_out(head).await;

@@ -3,9 +3,11 @@
 
 mod crowd;
 mod element_types;
+mod folder;
 mod memory;
 mod requests;
 mod running;
+mod schemathesis;
 mod sequences;
 mod shut_in;
 mod triton_client;

@@ -7,21 +7,33 @@ use selvedge_tests::programs::{root, set_up};
 
 use crate::element_types;
 
-/// Lines that the client prints: what it checked.
-const CHECKED: usize = 22;
+/// Runs a client written in Python; it has to print so many lines, each of what it checked.
+async fn runs(script: &str, arguments: Vec<String>, checked: usize) {
+    let python =
+        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
+    let mut client = Command::new(python);
+    client.arg(root().join("tests/tests/oip_rest").join(script)).args(arguments);
+    let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(told.lines().count(), checked, "{told}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tritons_client_works_unchanged() {
     let host = element_types::host().await;
     let address = host.url.strip_prefix("http://").unwrap().to_owned();
-    let python =
-        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
-    let mut client = Command::new(python);
-    client.arg(root().join("tests/tests/oip_rest/triton_client.py")).arg(address);
-    let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(told.lines().count(), CHECKED, "{told}");
+    runs("triton_client.py", vec![address], 22).await;
+    let failures: u64 = host.status().await.packages.iter().map(|package| package.failures).sum();
+    assert_eq!(failures, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tritons_client_for_grpc_works_unchanged() {
+    let host = element_types::host().await;
+    let address = host.url.strip_prefix("http://").unwrap().to_owned();
+    let control = host.directory.path().join("control.sock").display().to_string();
+    runs("triton_grpc.py", vec![address, control], 25).await;
     let failures: u64 = host.status().await.packages.iter().map(|package| package.failures).sum();
     assert_eq!(failures, 0);
 }
