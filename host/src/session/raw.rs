@@ -60,8 +60,8 @@ pub fn bytes(value: &DynValue) -> Result<&[u8], ValueError> {
     if data.is_null() {
         return Err(ValueError::Kind("a tensor without data".to_owned()));
     }
-    // SAFETY: the tensor has so many elements of that type, in memory of the processor, since no other
-    // provider is used; it lives as long as the value, and nothing writes to it meanwhile.
+    // SAFETY: the tensor has so many elements of that type, in memory of the processor, to which ONNX Runtime brings
+    // outputs of any provider (`run`); it lives as long as the value, and nothing writes to it meanwhile.
     Ok(unsafe { std::slice::from_raw_parts(data, length) })
 }
 

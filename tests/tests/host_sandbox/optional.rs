@@ -15,7 +15,7 @@ use crate::fixture::{LONG, Package, ask, executor, floats, fp32, runtime};
 const FREE: [Extent; 1] = [Extent::Named("N")];
 
 /// `y = x · scale`, where `scale` is 2 unless a request brings another.
-fn scaled() -> Vec<u8> {
+pub fn scaled() -> Vec<u8> {
     let two = onnx_writer::initializer("scale", Element::Float, &[], &2_f32.to_le_bytes());
     let inputs = [value("x", Element::Float, &FREE), value("scale", Element::Float, &[])];
     let y = value("y", Element::Float, &FREE);
@@ -113,7 +113,7 @@ fn an_optional_sequence_comes_as_a_whole_or_not_at_all() {
 }
 
 /// `y` is `x` where `yes`, and empty otherwise; `z` is `x`.
-fn perhaps() -> Vec<u8> {
+pub fn perhaps() -> Vec<u8> {
     let y = |name: &str| named(name, optional_of(tensor_type(Element::Float)));
     let of = Message::default().bytes(1, "type").bytes(14, tensor_type(Element::Float)).number(20, 13);
     let some = onnx_writer::graph([node("Optional", &["x"], &["some"])], [], [], [y("some")]);

@@ -26,6 +26,20 @@ fn probe_package(path: &Path) -> ProbeResult {
 }
 
 #[test]
+fn what_may_be_left_out_is_found_and_weights_are_no_inputs() {
+    let ProbeResult::Model(scaled) = probe_model(&[("model.onnx", &crate::optional::scaled())]) else {
+        panic!("scaled")
+    };
+    let inputs: Vec<_> = scaled.inputs.iter().map(|spec| (spec.name.as_str(), spec.optional)).collect();
+    assert_eq!(inputs, [("x", false)], "it has a value of its own for `scale`");
+    let ProbeResult::Model(perhaps) = probe_model(&[("model.onnx", &crate::optional::perhaps())]) else {
+        panic!("perhaps")
+    };
+    let outputs: Vec<_> = perhaps.outputs.iter().map(|spec| (spec.name.as_str(), spec.optional)).collect();
+    assert_eq!(outputs, [("y", true), ("z", false)]);
+}
+
+#[test]
 fn a_bare_model_becomes_a_package_that_passes_its_recorded_case() {
     let (external, data) = onnx_writer::two_layers_external("model.onnx.data");
     let mut models = vec![
