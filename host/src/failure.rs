@@ -91,6 +91,11 @@ impl OpenError {
     }
 }
 
+/// Rounded up: what is left of a deadline a moment after it began is told as the whole.
+pub(crate) fn millis(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
+}
+
 /// A request was not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum PredictError {
@@ -110,10 +115,10 @@ pub enum PredictError {
     #[error("a limit of the package was met: {0}")]
     Limit(String),
     /// The deadline passed.
-    #[error("no answer within {} ms", .0.as_millis())]
+    #[error("no answer within {} ms", millis(*.0))]
     Deadline(Duration),
     /// The deadline passed before an instance was free.
-    #[error("every instance of the package stayed busy for {} ms", .0.as_millis())]
+    #[error("every instance of the package stayed busy for {} ms", millis(*.0))]
     Busy(Duration),
     /// A fault of the host.
     #[error("the host failed: {0}")]

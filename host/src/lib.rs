@@ -7,6 +7,7 @@ pub mod cases;
 pub mod clock;
 pub mod confine;
 pub mod control;
+pub mod deadline;
 pub mod engine;
 pub mod failure;
 pub mod folder;

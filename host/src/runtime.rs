@@ -28,6 +28,7 @@ use crate::engine::ticker::Ticker;
 use crate::engine::{self, ComponentError};
 pub use crate::failure::{OpenError, PredictError, RuntimeError};
 use crate::limits::{COMPONENT_BYTES, Limits};
+use crate::sandbox::files::Files;
 use crate::sandbox::state::State;
 use crate::sandbox::{self, Prepared};
 use crate::session;
@@ -160,6 +161,7 @@ impl Runtime {
             }
             None => self.direct()?,
         };
+        let wasi_files = Files::of(&manifest.module).map_err(OpenError::Limit)?;
         let opener = self.models();
         let mut models = Vec::with_capacity(manifest.models.len());
         let mut digests = Vec::with_capacity(manifest.models.len());
@@ -178,6 +180,7 @@ impl Runtime {
             settings,
             models,
             files,
+            wasi_files,
             prepared,
         };
         Loaded::new(directory, digests, shared, self.0.ticker.clone())

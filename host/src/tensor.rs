@@ -251,7 +251,9 @@ mod tests {
         assert!(check(&[], 4));
         assert!(check(&[2, 3], 24));
         assert!(check(&[1, 2, 3, 1, 1, 1], 24));
-        assert!(check(&[0, u64::MAX, u64::MAX], 0));
+        assert!(check(&[0, 1 << 40], 0) && check(&[1 << 20, 0, 1 << 20], 0));
+        assert!(!check(&[0, u64::MAX, u64::MAX], 0) && !check(&[0, i64::MAX as u64], 0));
+        assert!(!check(&[i64::MAX as u64, 0, 3], 0) && !check(&[0, 1 << 32, 1 << 32], 0));
         assert!(!check(&[2, 3], 23));
         assert!(!check(&[2, 3], 25));
         assert!(!check(&[u64::MAX, u64::MAX], 0));

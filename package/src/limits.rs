@@ -52,6 +52,12 @@ pub struct Limits {
     pub sequence_idle_seconds: u32,
     /// Threads of one session: starving everything else on the device.
     pub intra_op_threads: u32,
+    /// Sessions of one model: copies of its weights.
+    pub sessions: u32,
+    /// Requests that wait for a package: memory that they hold meanwhile.
+    pub queue: u32,
+    /// Rows of one run: a tensor of all requests.
+    pub batch: u32,
     /// Seconds of probation: a device that never commits.
     pub probation_seconds: u32,
     /// MiB of a budget for memory: a number that overflows where it is counted in bytes.
@@ -86,6 +92,9 @@ impl Limits {
         sequences: 1024,
         sequence_idle_seconds: 24 * 3600,
         intra_op_threads: 256,
+        sessions: 16,
+        queue: 65_536,
+        batch: 1024,
         probation_seconds: 7 * 24 * 3600,
         budget_mib: 1 << 20,
         warm_up: 100,

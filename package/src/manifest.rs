@@ -97,6 +97,38 @@ pub struct Module {
     /// Sequences of requests between which the module keeps its state; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequences: Option<Sequences>,
+    /// Requests that may wait for their turn; absent: see [`Module::queue`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+    /// Requests that wait together are answered by one run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batching: Option<Batching>,
+}
+
+/// How requests are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Batching {
+    /// Most rows of one run: the sum of its requests' first extents.
+    pub max_size: u32,
+    /// How long the first of them waits for others, in milliseconds, before it waits for its turn.
+    #[serde(default)]
+    pub max_delay_ms: u32,
+}
+
+impl Module {
+    /// Waiting requests for each that may run, where the manifest says nothing.
+    const WAITING_PER_RUNNING: u32 = 8;
+
+    /// Fewest waiting requests then: a burst, or the moments in which a swap takes the processor, refuse nobody
+    /// (at 200 requests a second this is more than half a second).
+    const FEWEST_WAITING: u32 = 128;
+
+    /// Requests that may wait for their turn.
+    pub fn queue(&self) -> u32 {
+        let usual = self.concurrency.saturating_mul(Self::WAITING_PER_RUNNING).max(Self::FEWEST_WAITING);
+        self.queue.unwrap_or(usual)
+    }
 }
 
 impl Default for Module {
@@ -110,6 +142,8 @@ impl Default for Module {
             isolation: Isolation::Package,
             tensor_mib: 256,
             sequences: None,
+            queue: None,
+            batching: None,
         }
     }
 }
@@ -172,6 +206,9 @@ pub struct Model {
     /// What its operators run on, in the order in which they are taken; empty: the processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub execution_providers: Vec<ExecutionProvider>,
+    /// Sessions, of which each runs one request at a time and may take the model's memory once more; 1 by default.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub sessions: u32,
 }
 
 /// Something that runs operators of ONNX models.
@@ -230,6 +267,11 @@ impl std::str::FromStr for ExecutionProvider {
 
 fn one() -> u32 {
     1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 /// Golden cases and how exactly they must be met.

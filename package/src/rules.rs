@@ -51,6 +51,10 @@ pub enum ManifestError {
     SequencesOfNone,
     #[error("`min-release` {min_release} is above `release` {release}")]
     MinRelease { min_release: u64, release: u64 },
+    #[error(
+        "`module.batching` puts requests together along the first extent of every input and output, which has to be -1; that of `{tensor}` is not"
+    )]
+    NotBatched { tensor: String },
 }
 
 /// What a file of a package is used for.
@@ -254,6 +258,8 @@ fn check_module(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
             return Err(ManifestError::SequencesOfNone);
         }
     }
+    within("module.queue", module.queue().into(), 0, limits.queue.into())?;
+    check_batching(manifest, limits)?;
     for (n, capability) in module.capabilities.iter().enumerate() {
         if module.capabilities[..n].contains(capability) {
             return Err(ManifestError::Duplicate {
@@ -263,6 +269,20 @@ fn check_module(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
         }
     }
     Ok(())
+}
+
+fn check_batching(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
+    let Some(batching) = manifest.module.batching else { return Ok(()) };
+    within("module.batching.max-size", batching.max_size.into(), 2, limits.batch.into())?;
+    let deadline = manifest.module.deadline_ms;
+    within("module.batching.max-delay-ms", batching.max_delay_ms.into(), 0, deadline.into())?;
+    if manifest.inputs.is_empty() {
+        return Err(ManifestError::Missing { field: "inputs" });
+    }
+    match manifest.inputs.iter().chain(&manifest.outputs).find(|tensor| tensor.shape.first() != Some(&-1)) {
+        Some(tensor) => Err(ManifestError::NotBatched { tensor: tensor.name.clone() }),
+        None => Ok(()),
+    }
 }
 
 fn check_models(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestError> {
@@ -278,6 +298,9 @@ fn check_models(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestErro
         let threads = u64::from(model.intra_op_threads);
         within("models.intra-op-threads", threads, 1, limits.intra_op_threads.into())?;
         check_providers(&model.execution_providers)?;
+        // A request uses one at a time: more than run side by side would be memory for nothing.
+        let most = limits.sessions.min(manifest.module.concurrency);
+        within("models.sessions", model.sessions.into(), 1, most.into())?;
     }
     Ok(())
 }

@@ -317,6 +317,15 @@ fn numbers_and_texts_have_limits() {
         m["module"]["sequences"] = json!({});
         m["module"].as_object_mut().unwrap().remove("component");
     });
+    check_manifest("`module.queue` is 65537", |m| m["module"]["queue"] = json!(65537));
+    check_manifest("`models.sessions` is 3; it must be 1 to 2", |m| m["models"][0]["sessions"] = json!(3));
+    let batching = |size: u32, delay: u32| json!({"max-size": size, "max-delay-ms": delay});
+    check_manifest("`module.batching.max-size` is 1", |m| m["module"]["batching"] = batching(1, 0));
+    check_manifest("max-delay-ms", |m| m["module"]["batching"] = batching(2, u32::MAX));
+    check_manifest("has to be -1", |m| {
+        m["module"]["batching"] = batching(2, 0);
+        m["inputs"][0]["shape"] = json!([1, -1]);
+    });
     check_manifest("intra-op-threads", |m| m["models"][0]["intra-op-threads"] = json!(0));
     for (wrong, says) in [
         (json!(["cuda", "cuda"]), "`models.execution-providers` has `cuda` twice"),

@@ -86,6 +86,13 @@ impl Package {
         self
     }
 
+    /// Sessions of the model.
+    #[must_use]
+    pub fn sessions(mut self, count: u32) -> Self {
+        self.manifest["models"][0]["sessions"] = count.into();
+        self
+    }
+
     /// Changes or adds a file.
     #[must_use]
     pub fn file(mut self, path: &str, bytes: impl Into<Vec<u8>>) -> Self {

@@ -84,6 +84,7 @@ impl Authored {
                 external_data: Vec::new(),
                 intra_op_threads: 1,
                 execution_providers: Vec::new(),
+                sessions: 1,
             }],
             ..Draft::default()
         };

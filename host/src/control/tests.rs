@@ -212,16 +212,18 @@ async fn a_load_that_hangs_is_named() {
     assert_eq!(fatal.lock().unwrap().len(), 1);
 }
 
-/// A fake whose requests take these times, with so many cases and warm-up passes.
+/// A fake whose requests take these times, with so many cases, warm-up passes and sessions.
 fn timed(
     ms: &[u64],
     cases: usize,
     warm_up: u64,
+    sessions: u32,
 ) -> (Arc<dyn Predictor>, Arc<std::sync::Mutex<Vec<Duration>>>) {
     let mut manifest = manifest("m", "1.0.0", 1, "FP32", &[-1]);
     manifest["acceptance"] = json!({"cases": vec!["cases/a.json"; cases], "latency-ms": 400});
     manifest["activation"] = json!({"warm-up": warm_up});
     manifest["module"]["concurrency"] = json!(2);
+    manifest["models"][0]["sessions"] = json!(sessions);
     let times = ms.iter().rev().map(|ms| Duration::from_millis(*ms)).collect();
     let times = Arc::new(std::sync::Mutex::new(times));
     (Fake::package(manifest, Behaviour::Times(Arc::clone(&times))), times)
@@ -230,7 +232,7 @@ fn timed(
 #[tokio::test]
 async fn a_case_is_too_slow_when_it_is_so_every_time() {
     let check = async |ms: &[u64], accepted: bool| {
-        let (fake, _) = timed(ms, 1, 0);
+        let (fake, _) = timed(ms, 1, 0, 1);
         let Fixture { router, .. } = fixture(&[&fake]);
         let loaded: Loaded = serde_json::from_value(post(&router, path::LOAD, load(&fake)).await.1).unwrap();
         assert_eq!(loaded.accepted(), accepted, "{ms:?}: {loaded:?}");
@@ -244,7 +246,8 @@ async fn a_case_is_too_slow_when_it_is_so_every_time() {
 #[tokio::test]
 async fn a_trial_warms_up_and_a_return_is_brief() {
     let asked = async |purpose: &str, ms: &[u64], cases: usize, warm_up: u64| {
-        let (fake, times) = timed(ms, cases, warm_up);
+        let (purpose, sessions) = purpose.split_once(" in ").unwrap_or((purpose, "1"));
+        let (fake, times) = timed(ms, cases, warm_up, sessions.parse().unwrap());
         let Fixture { router, .. } = fixture(&[&fake]);
         let mut body = load(&fake);
         body["purpose"] = json!(purpose);
@@ -255,6 +258,7 @@ async fn a_trial_warms_up_and_a_return_is_brief() {
     assert_eq!(asked("trial", &none, 3, 0).await, (3, 3));
     assert_eq!(asked("trial", &none, 3, 2).await, (3, 3 + 2 * 3 * 2));
     assert_eq!(asked("serve", &none, 3, 2).await, (3, 3), "no time passed");
+    assert_eq!(asked("serve in 2", &none, 1, 2).await, (1, 1 + 2), "each session once");
     assert_eq!(asked("serve", &[1100, 0, 0, 0], 3, 2).await, (1, 2), "slow, and once more for its latency");
 }
 

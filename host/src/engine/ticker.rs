@@ -1,14 +1,15 @@
 //! The thread that keeps deadlines: it advances wasmtime's epoch, and stops ONNX Runtime's runs.
 //!
 //! It ticks while requests run and for a moment afterwards, then sleeps until the next request, so
-//! that an idle host does not wake up. A model that runs on a second after it was told to stop is
-//! reported as fatal: nothing but the end of the process stops it.
+//! that an idle host does not wake up. A model that was told to stop and runs on a second after all the time
+//! that its package has is reported as fatal: nothing but the end of the process stops it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::deadline::Deadline;
 
 /// Length of a tick, and thereby how late a deadline may be met.
 pub const TICK: Duration = Duration::from_millis(10);
@@ -127,7 +128,7 @@ pub enum Stop {
 
 #[derive(Debug, Default)]
 struct Run {
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     stopped: Option<Instant>,
     failed: bool,
 }
@@ -139,7 +140,7 @@ impl Watch {
     }
 
     /// Arms the watch for a run that begins now.
-    pub fn arm(&self, deadline: Instant) {
+    pub fn arm(&self, deadline: Deadline) {
         lock(&self.state).deadline = Some(deadline);
     }
 
@@ -161,11 +162,11 @@ impl Watch {
             return false;
         };
         match run.stopped {
-            None if now >= deadline => {
+            None if now >= deadline.answer => {
                 run.stopped = Some(now);
                 (self.stop)(Stop::Now);
             }
-            Some(stopped) if now >= stopped + GRACE && !run.failed => {
+            Some(stopped) if now >= stopped.max(deadline.end) + GRACE && !run.failed => {
                 run.failed = true;
                 (self.stop)(Stop::Failed);
             }
@@ -200,7 +201,7 @@ mod tests {
         let start = clock::now();
         let deadline = start + Duration::from_millis(50);
         assert!(!watch.check(start));
-        watch.arm(deadline);
+        watch.arm(Deadline { answer: deadline, end: deadline });
         assert!(watch.check(start) && lock(&calls).is_empty());
         watch.check(deadline);
         watch.check(deadline + GRACE / 2);
@@ -213,10 +214,28 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_gives_little_time_has_a_run_stopped_and_nothing_reported() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let watch = Watch::new({
+            let calls = calls.clone();
+            move |stop| lock(&calls).push(stop)
+        });
+        let start = clock::now();
+        let end = start + Duration::from_secs(60);
+        watch.arm(Deadline { answer: start, end });
+        watch.check(start);
+        watch.check(end);
+        watch.check(end + GRACE - TICK);
+        assert_eq!(*lock(&calls), [Stop::Now]);
+        watch.check(end + GRACE);
+        assert_eq!(*lock(&calls), [Stop::Now, Stop::Failed]);
+    }
+
+    #[test]
     fn a_run_that_ends_in_time_is_left_alone() {
         let watch = Watch::new(|stop| panic!("{stop:?}"));
         let start = clock::now();
-        watch.arm(start + TICK);
+        watch.arm(Deadline { answer: start + TICK, end: start + TICK });
         watch.check(start);
         assert!(!watch.disarm());
         assert!(!watch.check(start + 2 * TICK));

@@ -15,8 +15,9 @@ use hyper::body::Frame;
 
 use super::request::raw_begins;
 use super::status::{self, Code};
+use crate::clock;
 use crate::serve::body::{Bounds, Budget, Reserved};
-use crate::serve::coding::{self, Coding};
+use crate::serve::coding::{self, Coding, Job};
 use crate::serve::failure::Failure;
 
 /// Bytes in front of a message.
@@ -87,7 +88,9 @@ impl Messages {
             ));
         };
         let bounds = Bounds { limit, time: MESSAGE_TIME, aligned: 0 };
-        coding::unpack(coding, message, reserved, bounds, budget).await.map(Some)
+        // Whose it is, is inside.
+        let job = Job { bounds, until: clock::now() + MESSAGE_TIME, leave: None };
+        coding::unpack(coding, message, reserved, job, budget).await.map(Some)
     }
 
     /// The only message of a call that has one.

@@ -15,9 +15,6 @@ pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/grpc")
 /// Bytes of a message that are told: clients bound what their headers may take.
 const MOST_TOLD: usize = 2048;
 
-/// Milliseconds after which one who should try again may.
-const AGAIN: &str = "1000";
-
 /// A status code of gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
@@ -76,9 +73,8 @@ pub fn trailers(code: Code, message: &str) -> HeaderMap {
 /// The end of a call that failed.
 pub fn failed(failure: &Failure) -> HeaderMap {
     let mut trailers = trailers(Code::of(failure), &failure.to_string());
-    let again = matches!(failure.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    if again {
-        trailers.insert("grpc-retry-pushback-ms", HeaderValue::from_static(AGAIN));
+    if let Some(seconds) = failure.retry_after() {
+        trailers.insert("grpc-retry-pushback-ms", HeaderValue::from(seconds.saturating_mul(1000)));
     }
     trailers
 }
@@ -127,8 +123,10 @@ mod tests {
         check(Failure::Path, Code::Unimplemented);
         check(Missing::Model("m".to_owned()).into(), Code::NotFound);
         check(Failure::Coming("m".to_owned()), Code::Unavailable);
-        check(Failure::Full, Code::ResourceExhausted);
-        check(Failure::Busy, Code::Unavailable);
+        let second = std::time::Duration::from_secs(1);
+        check(Failure::Full(second), Code::ResourceExhausted);
+        check(Failure::Hopeless(second), Code::Unavailable);
+        check(Failure::Late(second), Code::DeadlineExceeded);
         check(Failure::Slow(1), Code::DeadlineExceeded);
         check(PredictError::InvalidInput(String::new()).into(), Code::InvalidArgument);
         check(PredictError::Deadline(Duration::ZERO).into(), Code::DeadlineExceeded);
@@ -141,7 +139,7 @@ mod tests {
         assert_eq!(told("no `m`: 100 %\ngrün"), "no `m`: 100 %25%0Agr%C3%BCn");
         let long = told(&"ü".repeat(MOST_TOLD));
         assert!(long.ends_with("%C3%BC...") && long.len() <= 3 * MOST_TOLD + 3);
-        let told = failed(&Failure::Full);
+        let told = failed(&Failure::Full(std::time::Duration::from_secs(1)));
         assert_eq!(
             (&told["grpc-status"], &told["grpc-retry-pushback-ms"]),
             (&HeaderValue::from(8), &HeaderValue::from(1000))

@@ -69,13 +69,13 @@ pub fn count(shape: &[u64], datatype: Datatype, limit: usize) -> Result<usize, S
     }
     // An element of BYTES costs at least its end.
     let size = datatype.size().unwrap_or(size_of::<usize>());
-    if shape.contains(&0) {
-        return Ok(0);
-    }
+    let empty = shape.contains(&0);
     shape
         .iter()
+        .filter(|&&extent| extent != 0)
         .try_fold(1_usize, |product, &extent| product.checked_mul(usize::try_from(extent).ok()?))
-        .filter(|&count| count.checked_mul(size).is_some_and(|bytes| bytes <= limit))
+        .filter(|count| count.checked_mul(size).is_some_and(|bytes| empty || bytes <= limit))
+        .map(|count| if empty { 0 } else { count })
         .ok_or_else(|| {
             format!("shape {shape:?} of {datatype} is larger than the package's limit of {limit} bytes")
         })
@@ -322,7 +322,8 @@ mod tests {
         assert!(int8("[1]", &[1 << 40]).unwrap_err().contains("limit of 1048576 bytes"));
         assert!(int8("[1]", &[u64::MAX, u64::MAX]).unwrap_err().contains("limit"));
         assert!(int8("[1]", &[1; MAX_RANK + 1]).unwrap_err().contains("dimensions"));
-        assert_eq!(int8("[]", &[0, u64::MAX, u64::MAX]), Ok(Vec::new()));
+        assert_eq!(int8("[]", &[0, 1 << 20, 3]), Ok(Vec::new()));
+        assert!(int8("[]", &[0, u64::MAX, u64::MAX]).unwrap_err().contains("limit"));
         let many = format!("[{}\"\"]", "\"\",".repeat(LIMIT / 8));
         let wide = [LIMIT as u64 / 8 + 1];
         assert!(read_all(&many, Datatype::Bytes, &wide, Encoding::Text).unwrap_err().contains("limit"));

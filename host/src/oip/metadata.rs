@@ -25,7 +25,7 @@ pub fn server() -> ServerMetadata {
     ServerMetadata {
         name: "selvedge-host",
         version: env!("CARGO_PKG_VERSION"),
-        extensions: &["binary_tensor_data", "model_configuration", "raw_body", "sequence"],
+        extensions: &["binary_tensor_data", "model_configuration", "raw_body", "sequence", "statistics"],
         confinement: confine::state(),
     }
 }
@@ -69,13 +69,16 @@ pub struct ModelConfig<'a> {
     name: &'a str,
     platform: &'static str,
     backend: &'static str,
-    /// 0: the shapes are complete as they stand, with no batch dimension in front of them.
+    /// Rows of one run, where requests are put together: the first extent is then not among `dims`. 0: the
+    /// shapes are complete as they stand.
     max_batch_size: u32,
     input: Vec<TensorConfig<'a>>,
     output: Vec<TensorConfig<'a>>,
     instance_group: [InstanceGroup; 1],
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence_batching: Option<SequenceBatching>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_batching: Option<DynamicBatching>,
     parameters: ConfigParameters,
 }
 
@@ -102,6 +105,11 @@ struct TensorConfig<'a> {
 }
 
 #[derive(Debug, Serialize)]
+struct DynamicBatching {
+    max_queue_delay_microseconds: u64,
+}
+
+#[derive(Debug, Serialize)]
 struct InstanceGroup {
     kind: &'static str,
     count: u32,
@@ -122,14 +130,18 @@ impl<'a> ModelConfig<'a> {
     /// The configuration of a package.
     pub fn new(manifest: &'a Manifest) -> Self {
         let module = &manifest.module;
+        let tensor = |spec| tensor(spec, module.batching.is_some());
         let text = |value: u32| StringValue { string_value: value.to_string() };
         Self {
             name: manifest.name.as_str(),
             platform: PLATFORM,
             backend: PLATFORM,
-            max_batch_size: 0,
+            max_batch_size: module.batching.map_or(0, |batching| batching.max_size),
             input: manifest.inputs.iter().map(tensor).collect(),
             output: manifest.outputs.iter().map(tensor).collect(),
+            dynamic_batching: module.batching.map(|batching| DynamicBatching {
+                max_queue_delay_microseconds: u64::from(batching.max_delay_ms) * 1000,
+            }),
             instance_group: [InstanceGroup { kind: "KIND_CPU", count: module.concurrency }],
             sequence_batching: module.sequences.as_ref().map(|sequences| SequenceBatching {
                 max_sequence_idle_microseconds: u64::from(sequences.idle_seconds) * 1_000_000,
@@ -143,12 +155,13 @@ impl<'a> ModelConfig<'a> {
     }
 }
 
-fn tensor(spec: &TensorSpec) -> TensorConfig<'_> {
+fn tensor(spec: &TensorSpec, batched: bool) -> TensorConfig<'_> {
     let data_type = match spec.datatype {
         Datatype::Bytes => "TYPE_STRING".to_owned(),
         other => format!("TYPE_{}", other.name()),
     };
-    TensorConfig { name: &spec.name, data_type, dims: &spec.shape, optional: spec.optional }
+    let dims = &spec.shape[usize::from(batched)..];
+    TensorConfig { name: &spec.name, data_type, dims, optional: spec.optional }
 }
 
 /// Who answers, as `parameters` of answers and metadata say it.

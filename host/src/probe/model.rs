@@ -8,7 +8,6 @@ use selvedge_control::{ControlError, ProbedModel, Reason};
 
 use super::{refusal, seeded};
 use crate::cases::record::record;
-use crate::clock;
 use crate::limits::MODEL_BYTES;
 use crate::onnx;
 use crate::runtime::Runtime;
@@ -44,7 +43,7 @@ pub fn probe(runtime: &Runtime, file: &Path) -> Result<ProbedModel, ControlError
     let pairs: Vec<_> = inputs.iter().map(|input| (input.name.clone(), input.tensor.clone())).collect();
     let _busy = runtime.ticker().enter();
     let outputs: Vec<NamedTensor> = model
-        .run_here(&pairs, clock::now() + DEADLINE)
+        .run_here(&pairs, DEADLINE.into())
         .map_err(|error| {
             bad(format!("it does not run with seeded inputs ({error}); write an acceptance case by hand"))
         })?

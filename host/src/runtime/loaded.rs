@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use selvedge_package::manifest::Isolation;
 use selvedge_package::tensor::TensorSpec;
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::directory::Directory;
 use super::package::Shared;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::engine::ticker::Ticker;
 use crate::failure::{OpenError, PredictError};
 use crate::limits::CASE_FILE_BYTES;
@@ -55,8 +56,8 @@ impl Loaded {
             sequences,
         });
         let busy = loaded.ticker.enter();
-        let deadline = clock::now() + Duration::from_millis(deadline.into());
-        let first = block_on(loaded.instance(deadline)).map_err(|error| match error {
+        let deadline = Duration::from_millis(deadline.into());
+        let first = block_on(loaded.instance(deadline.into())).map_err(|error| match error {
             PredictError::Limit(why) => OpenError::Limit(why),
             PredictError::Deadline(_) => OpenError::Limit("its init did not end by the deadline".to_owned()),
             PredictError::Internal(why) => OpenError::Internal(why),
@@ -106,16 +107,16 @@ impl Loaded {
 
     /// Answers one request. Inputs are checked by the caller against the manifest; what the module
     /// gives back is checked here, and cut to the manifest's outputs, in their order. `deadline` is cut
-    /// to the manifest's. Must be called within tokio, with timers.
+    /// to the manifest's, from now on. Must be called within tokio, with timers.
     ///
     /// Computes on the caller's thread: a guest yields on every tick, and a model that was not quick
     /// so far runs on a thread that may block.
     pub async fn predict(
         &self,
         inputs: Vec<NamedTensor>,
-        deadline: Duration,
+        deadline: impl Into<Deadline>,
     ) -> Result<Vec<NamedTensor>, PredictError> {
-        self.answer(None, inputs, deadline).await
+        self.answer(None, inputs, deadline.into()).await
     }
 
     /// As [`Self::predict`], for a request of a sequence, whose turn it is. The sequence ends with an error of the
@@ -124,19 +125,20 @@ impl Loaded {
         &self,
         turn: Turn,
         inputs: Vec<NamedTensor>,
-        deadline: Duration,
+        deadline: impl Into<Deadline>,
     ) -> Result<Vec<NamedTensor>, PredictError> {
-        self.answer(Some(turn), inputs, deadline).await
+        self.answer(Some(turn), inputs, deadline.into()).await
     }
 
     async fn answer(
         &self,
         mut turn: Option<Turn>,
         inputs: Vec<NamedTensor>,
-        deadline: Duration,
+        deadline: Deadline,
     ) -> Result<Vec<NamedTensor>, PredictError> {
-        let allowed = deadline.min(Duration::from_millis(self.manifest().module.deadline_ms.into()));
-        let deadline = clock::now() + allowed;
+        let whole = Duration::from_millis(self.manifest().module.deadline_ms.into());
+        let deadline = deadline.within(whole);
+        let allowed = deadline.answer.saturating_duration_since(clock::now());
         let size = inputs.iter().fold(0_usize, |size, it| size.saturating_add(it.tensor.footprint()));
         if size > self.shared.limits.tensors {
             return Err(PredictError::Limit(format!(
@@ -172,20 +174,20 @@ impl Loaded {
 
     async fn permit(
         &self,
-        deadline: Instant,
+        deadline: Deadline,
         allowed: Duration,
     ) -> Result<SemaphorePermit<'_>, PredictError> {
         if let Ok(permit) = self.permits.try_acquire() {
             return Ok(permit);
         }
-        match tokio::time::timeout_at(deadline.into(), self.permits.acquire()).await {
+        match tokio::time::timeout_at(deadline.answer.into(), self.permits.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(closed)) => Err(PredictError::Internal(closed.to_string())),
             Err(_) => Err(PredictError::Busy(allowed)),
         }
     }
 
-    async fn instance(&self, deadline: Instant) -> Result<Instance, PredictError> {
+    async fn instance(&self, deadline: Deadline) -> Result<Instance, PredictError> {
         self.made.fetch_add(1, Ordering::Relaxed);
         Instance::new(&self.shared, deadline).await
     }

@@ -30,7 +30,8 @@ pub struct Opener<'a> {
 }
 
 impl Opener<'_> {
-    /// Opens one model of the package in `directory`, of which external data was verified.
+    /// Opens one model of the package in `directory`, of which external data was verified, as often as its
+    /// manifest says.
     pub fn open(&self, directory: &Directory, model: &manifest::Model) -> Result<Model, OpenError> {
         let refused = |why: String| OpenError::Model { model: model.name.to_string(), why };
         let bytes = directory.bytes(&model.file, MODEL_BYTES)?;
@@ -41,20 +42,23 @@ impl Opener<'_> {
         } else {
             Source::File(&directory.path().join(model.file.as_str()))
         };
-        let stuck = Stuck {
+        let stuck = Arc::new(Stuck {
             package: PackageRef {
                 name: directory.bundle().manifest().name.clone(),
                 digest: directory.bundle().digest(),
             },
             model: model.name.clone(),
             fatal: self.fatal.clone(),
+        });
+        let one = |_| {
+            let (stuck, allowed) = (stuck.clone(), self.allowed);
+            let providers = Providers { asked: &model.execution_providers, allowed };
+            let how = How { threads: model.intra_op_threads, providers };
+            Model::open(self.environment, self.ticker, source, how, move || stuck.report())
+                .map_err(|error| refused(error.to_string()))
         };
-        let how = How {
-            threads: model.intra_op_threads,
-            providers: Providers { asked: &model.execution_providers, allowed: self.allowed },
-        };
-        Model::open(self.environment, self.ticker, source, how, move || stuck.report())
-            .map_err(|error| refused(error.to_string()))
+        let all = (0..model.sessions.max(1)).map(one).collect::<Result<Vec<_>, _>>()?;
+        Model::together(all).ok_or_else(|| refused("no session was opened".to_owned()))
     }
 }
 
@@ -113,6 +117,7 @@ mod tests {
             external_data: listed.iter().map(|path| path.parse().unwrap()).collect(),
             intra_op_threads: 1,
             execution_providers: Vec::new(),
+            sessions: 1,
         };
         check_external(&BTreeSet::from([named.to_owned()]), &model).is_ok()
     }

@@ -9,6 +9,7 @@ use selvedge_package::{Digest, PackageName};
 
 use crate::limits::Limits;
 use crate::sandbox::Prepared;
+use crate::sandbox::files::Files;
 use crate::session::Model;
 
 /// An opened package without its instances.
@@ -27,6 +28,8 @@ pub struct Shared {
     pub models: Vec<(PackageName, Arc<Model>)>,
     /// Digest and size of the ONNX file of each.
     pub files: Vec<(Digest, u64)>,
+    /// What its instances may open of files.
+    pub wasi_files: Option<Files>,
     /// Its component.
     pub prepared: Arc<Prepared>,
 }

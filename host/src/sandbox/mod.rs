@@ -3,6 +3,7 @@
 //! An [`Instance`] is a component with a store of its own. It serves one call at a time; whoever
 //! calls it throws it away after anything but an answer or an error of the module's own.
 
+pub mod files;
 pub mod held;
 pub mod imports;
 pub mod output;
@@ -21,6 +22,7 @@ use self::imports::bindings::Module;
 use self::imports::{Code, Error, Tensors};
 use self::state::{DeadlineMet, LimitMet, State};
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::nn;
 use crate::runtime::package::Shared;
@@ -87,14 +89,14 @@ pub struct Instance {
 
 impl Instance {
     /// Makes an instance and runs its `init`, where it has one.
-    pub async fn new(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, PredictError> {
+    pub async fn new(shared: &Arc<Shared>, deadline: Deadline) -> Result<Self, PredictError> {
         let state = State::new(shared, deadline).map_err(PredictError::Internal)?;
         let mut store = Store::new(shared.prepared.pre.component().engine(), state);
         store.set_hostcall_fuel(shared.limits.tensors.saturating_add(16 << 20));
         store.limiter(|state| &mut state.limiter);
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|store| {
-            if clock::now() >= store.data().deadline {
+            if clock::now() >= store.data().deadline.answer {
                 Err(DeadlineMet.into())
             } else {
                 Ok(UpdateDeadline::Yield(1))
@@ -110,7 +112,7 @@ impl Instance {
             }
             Ok(Ok(predict))
         };
-        let predict = match within(deadline, ready).await {
+        let predict = match within(deadline.answer, ready).await {
             Ok(Ok(predict)) => predict,
             Ok(Err(error)) => {
                 let error = given(error, shared.limits.text);
@@ -132,7 +134,7 @@ impl Instance {
     pub async fn call(
         &mut self,
         inputs: Vec<NamedTensor>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<NamedTensor>, PredictError> {
         self.store.data_mut().begin(deadline);
         self.store.set_epoch_deadline(1);
@@ -145,7 +147,7 @@ impl Instance {
                 .map_err(|error| PredictError::Limit(error.message))?;
             handles.push(Tensors { name, tensor });
         }
-        let called = within(deadline, self.predict.call_async(&mut self.store, (handles,))).await;
+        let called = within(deadline.answer, self.predict.call_async(&mut self.store, (handles,))).await;
         let answer = match called {
             Ok((answer,)) => answer,
             Err(error) => return Err(failure(&mut self.store, error)),
@@ -203,11 +205,18 @@ fn failure(store: &mut Store<State>, error: wasmtime::Error) -> PredictError {
     if let Some(refused) = state.limiter.take_refused() {
         return PredictError::Limit(refused);
     }
-    if error.is::<ResourceTableError>() {
-        let most = state.wasi_handles();
-        return PredictError::Limit(format!(
-            "the module asked for more than {most} files, streams and timers of WASI at once"
-        ));
+    match error.downcast_ref::<ResourceTableError>() {
+        // Tensors and sessions have a table of their own, whose limit is an error that the module gets.
+        Some(ResourceTableError::Full) => {
+            let most = state.wasi_handles();
+            return PredictError::Limit(format!(
+                "the module asked for more than {most} files, streams and timers of WASI at once"
+            ));
+        }
+        Some(other) => {
+            return PredictError::Trap(format!("the module used a handle that it may not: {other}"));
+        }
+        None => {}
     }
     match error.downcast_ref::<wasmtime::Trap>() {
         Some(wasmtime::Trap::StackOverflow) => {

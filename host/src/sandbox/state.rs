@@ -11,6 +11,7 @@ use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
 use crate::nn::NnTensor;
@@ -23,7 +24,7 @@ pub struct State {
     pub(crate) shared: Arc<Shared>,
     pub(crate) table: ResourceTable,
     pub(super) limiter: Limiter,
-    pub(crate) deadline: Instant,
+    pub(crate) deadline: Deadline,
     pub(super) lines: Arc<Mutex<Lines>>,
     wasi: WasiCtx,
     /// Handles of WASI: files, streams, pollables. Some are descriptors of this process, so that there
@@ -50,7 +51,7 @@ pub struct LimitMet(pub String);
 
 impl State {
     /// The state of a fresh instance; says in words what the host could not do.
-    pub fn new(shared: &Arc<Shared>, deadline: Instant) -> Result<Self, String> {
+    pub fn new(shared: &Arc<Shared>, deadline: Deadline) -> Result<Self, String> {
         let mut table = ResourceTable::new();
         table.set_max_capacity(shared.limits.handles);
         let mut wasi_table = ResourceTable::new();
@@ -74,7 +75,7 @@ impl State {
     }
 
     /// A request begins.
-    pub fn begin(&mut self, deadline: Instant) {
+    pub fn begin(&mut self, deadline: Deadline) {
         self.began = clock::now();
         self.deadline = deadline;
         self.request = self.request.next();
@@ -103,7 +104,7 @@ impl State {
 
     /// The time that the request had.
     pub fn allowed(&self) -> Duration {
-        self.deadline.saturating_duration_since(self.began)
+        self.deadline.answer.saturating_duration_since(self.began)
     }
 
     /// Bytes of an error's message.

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 use tracing::{Instrument as _, Span};
 
 use super::Serving;
+use super::batch;
+use super::batcher::{self, Ended, Why};
 use super::counts::Times;
 use super::failure::Failure;
-use super::gate::Pass;
+use super::gate::Turned;
 use super::in_turn::InTurn;
-use super::predictor;
+use super::predictor::Predictor;
 use super::served::{Held, Served};
 use crate::clock;
+use crate::failure::PredictError;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::check;
 use crate::oip::refusal::Refusal;
@@ -39,10 +42,10 @@ pub async fn counted<T>(
 
 /// What refuses a request before its body is read.
 pub fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
-    match () {
-        () if serving.draining() => Err(Failure::Ending),
-        () if model.gate.full() => Err(Failure::Full),
-        () => Ok(()),
+    match model.gate.full() {
+        _ if serving.draining() => Err(Failure::Ending),
+        Some(again) => Err(Failure::Full(again)),
+        None => Ok(()),
     }
 }
 
@@ -60,20 +63,21 @@ pub async fn answer(
     let manifest = model.manifest();
     check::inputs(&manifest.inputs, &request.inputs)?;
     check::outputs(&manifest.outputs, &request.outputs)?;
-    let deadline = deadline(model.deadline(), &request);
-    let left = || deadline.saturating_sub(clock::now().duration_since(start));
+    let whole = model.deadline();
+    let timeout = timeout(&request).filter(|timeout| *timeout < whole);
+    let until = start + timeout.unwrap_or(whole);
     let arrived = clock::now();
-    let turn = match part {
-        Some(part) => Some(turn(model, part, start + deadline).await?),
+    let package = match part {
+        Some(part) => Some(InTurn::new(&model.predictor, turn(model, part, until).await?)),
         None => None,
     };
-    let pass = model.gate.enter(left()).await?;
-    let began = clock::now();
-    times.queue = began.duration_since(arrived);
-    let outputs = predict(model, turn, request.inputs, left(), pass).await;
+    let Ended { began, outputs } = run(model, package, request.inputs, until).await;
+    times.queue = began.saturating_duration_since(arrived);
+    let waited = began.saturating_duration_since(start);
+    let outputs = outputs.map_err(|why| failure(why, whole, timeout, waited));
     let form = request.form;
     let outputs = outputs.and_then(|outputs| select(model, &request.outputs, form, outputs));
-    times.infer = clock::now().duration_since(began);
+    times.infer = clock::now().saturating_duration_since(began);
     match &outputs {
         Err(failure) if failure.is_the_packages() => {
             // It may have words of the module in it.
@@ -102,22 +106,48 @@ async fn turn(model: &Served, part: Part, deadline: Instant) -> Result<Turn, Fai
     Ok(sequences.enter(part, deadline).await?)
 }
 
-async fn predict(
+/// Waits for a turn, alone or with others, and runs; alone where `package` stands for its part in a sequence.
+async fn run(
     model: &Held,
-    turn: Option<Turn>,
+    package: Option<Arc<dyn Predictor>>,
     inputs: Vec<NamedTensor>,
-    left: Duration,
-    pass: Pass,
-) -> Result<Vec<NamedTensor>, Failure> {
-    if left.is_zero() {
-        return Err(Failure::Busy);
-    }
-    let held = (pass, model.again());
-    let package = match turn {
-        Some(turn) => InTurn::new(&model.predictor, turn),
-        None => Arc::clone(&model.predictor),
+    until: Instant,
+) -> Ended {
+    let place = match model.gate.place() {
+        Ok(place) => place,
+        Err(turned) => return Ended { began: clock::now(), outputs: Err(turned.into()) },
     };
-    Ok(predictor::ask(package, inputs, left, held).await?)
+    if let (Some(batcher), None) = (&model.batcher, &package)
+        && let Some(rows) = batcher.rows(&inputs)
+    {
+        return batcher.ask(model, inputs, rows, place, until).await;
+    }
+    let rows = model.batcher.as_ref().and_then(|_| batch::rows(&inputs)).unwrap_or(1);
+    match model.gate.turn(until).await {
+        Ok(turn) => {
+            let began = clock::now();
+            let package = package.unwrap_or_else(|| Arc::clone(&model.predictor));
+            let outputs = batcher::by_itself(model, package, (turn, place), inputs, rows, until).await;
+            Ended { began, outputs: outputs.map_err(Why::from) }
+        }
+        Err(turned) => Ended { began: clock::now(), outputs: Err(turned.into()) },
+    }
+}
+
+/// Why there is no answer. A package is not blamed for a deadline that its client cut, nor for one of which it
+/// had less than half.
+fn failure(why: Why, whole: Duration, timeout: Option<Duration>, waited: Duration) -> Failure {
+    let allowed = timeout.unwrap_or(whole);
+    match (why, timeout) {
+        (Why::Turned(Turned::Late), _) => Failure::Late(allowed),
+        (Why::Turned(turned), _) => turned.into(),
+        (Why::Failed(PredictError::Deadline(_)), Some(timeout)) => Failure::Timeout(timeout),
+        (Why::Failed(PredictError::Deadline(_)), None) if waited > whole / 2 => {
+            Failure::Crowded { allowed, waited }
+        }
+        (Why::Failed(PredictError::Deadline(_)), None) => PredictError::Deadline(whole).into(),
+        (Why::Failed(error), _) => error.into(),
+    }
 }
 
 fn select(
@@ -131,12 +161,30 @@ fn select(
     Ok(selected.into_iter().map(|(tensor, form)| AnsweredOutput { tensor, form }).collect())
 }
 
-/// The package's deadline, or the client's `timeout` (microseconds, as Triton has it) if shorter.
-fn deadline(packages: Duration, request: &InferRequest) -> Duration {
+/// What the client gives: `timeout`, in microseconds as Triton has it.
+fn timeout(request: &InferRequest) -> Option<Duration> {
     match request.parameters.get("timeout") {
-        Some(Parameter::Integer(micros)) if *micros > 0 => {
-            packages.min(Duration::from_micros(micros.unsigned_abs()))
-        }
-        _ => packages,
+        Some(Parameter::Integer(micros)) if *micros > 0 => Some(Duration::from_micros(micros.unsigned_abs())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_blamed_for_time_that_it_had() {
+        let second = Duration::from_secs(1);
+        let deadline = || Why::from(PredictError::Deadline(second));
+        let check = |why, timeout, waited: Duration, packages: bool| {
+            let failure = failure(why, 10 * second, timeout, waited);
+            assert_eq!((failure.status().as_u16(), failure.is_the_packages()), (504, packages), "{failure}");
+        };
+        check(deadline(), None, second, true);
+        check(deadline(), None, 6 * second, false);
+        check(deadline(), Some(9 * second), Duration::ZERO, false);
+        check(Turned::Late.into(), None, second, false);
+        check(Turned::Late.into(), Some(second), second, false);
     }
 }

@@ -4,6 +4,7 @@
 //! memory that all requests share as it grows. Compressing and unpacking happen on threads that may block.
 
 use std::io::{self, Read, Write};
+use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use bytes::Bytes;
@@ -13,6 +14,8 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 
 use super::body::{Bounds, Budget, Reserved};
 use super::failure::Failure;
+use super::gate::Leave;
+use crate::clock;
 
 /// Answers below this are sent as they are.
 const WORTH_IT: usize = 1024;
@@ -59,26 +62,57 @@ impl Coding {
             found => Ok(found),
         }
     }
+}
 
-    /// The coding that a client wants its answer in: of those that it names the one that it likes best,
-    /// gzip where it likes both. `None`: it has to come as it is.
-    pub fn wanted(headers: &HeaderMap) -> Option<Self> {
+/// How a client wants its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Packed so, where that is worth it.
+    coding: Option<Coding>,
+    /// As it is, where it is not.
+    plain: bool,
+}
+
+impl Wanted {
+    /// As Accept-Encoding says: of the codings that it names the one that it likes best, gzip where it likes
+    /// both. `*` stands for what it does not name, and alone asks for nothing. As it is where it likes that
+    /// better, and otherwise where packing is not worth it, unless it excludes that.
+    pub fn of(headers: &HeaderMap) -> Result<Self, Failure> {
         let lines = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|line| line.to_str().ok());
-        let mut best = None;
+        let (mut named, mut identity, mut others) = ([None; 2], None, None);
         for item in lines.flat_map(|line| line.split(',')) {
             let mut parts = item.split(';').map(str::trim);
-            let Some(coding) = parts.next().and_then(Self::named) else { continue };
-            let weight = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |q| q.parse().ok());
-            let Some(weight) = weight.filter(|weight: &f32| *weight > 0.0) else { continue };
-            let better = best.is_none_or(|(found, most)| {
-                weight > most || weight == most && found == Self::Deflate && coding == Self::Gzip
-            });
-            if better {
-                best = Some((coding, weight));
+            let name = parts.next().unwrap_or_default();
+            let weight = weight(parts);
+            match Coding::named(name) {
+                Some(Coding::Gzip) => named[0] = weight,
+                Some(Coding::Deflate) => named[1] = weight,
+                None if name.eq_ignore_ascii_case("identity") => identity = weight,
+                None if name == "*" => others = weight,
+                None => {}
             }
         }
-        best.map(|(coding, _)| coding)
+        // What is not named is not wanted, but for the answer as it is.
+        let plain = identity.or(others).is_none_or(|weight| weight > 0);
+        let liked = |at: usize| named[at].or(others.filter(|_| !plain)).filter(|weight| *weight > 0);
+        let best = match (liked(0), liked(1)) {
+            (gzip, deflate) if gzip >= deflate => gzip.map(|weight| (Coding::Gzip, weight)),
+            (_, deflate) => deflate.map(|weight| (Coding::Deflate, weight)),
+        };
+        let coding = best.filter(|(_, weight)| !plain || identity.is_none_or(|plain| *weight >= plain));
+        match coding {
+            None if !plain => Err(Failure::NotAcceptable),
+            coding => Ok(Self { coding: coding.map(|(coding, _)| coding), plain }),
+        }
     }
+}
+
+/// A weight of RFC 9110 in thousandths; 1 where there is none, and `None` where it is none.
+fn weight<'a>(mut parts: impl Iterator<Item = &'a str>) -> Option<u16> {
+    let is = |part: &&str| part.get(..2).is_some_and(|start| start.eq_ignore_ascii_case("q="));
+    let Some(text) = parts.find(is).map(|part| &part[2..]) else { return Some(1000) };
+    let weight: f32 = text.parse().ok().filter(|weight| (0.0..=1.0).contains(weight))?;
+    Some((weight * 1000.0) as u16)
 }
 
 fn unknown() -> Failure {
@@ -94,50 +128,88 @@ pub async fn unpack(
     coding: Coding,
     packed: Bytes,
     reserved: Reserved,
-    bounds: Bounds,
+    job: Job,
     budget: &Budget,
 ) -> Result<(Bytes, Reserved), Failure> {
     let budget = budget.clone();
     let unpacking =
-        tokio::task::spawn_blocking(move || unpack_here(coding, &packed, reserved, bounds, &budget));
+        tokio::task::spawn_blocking(move || unpack_here(coding, &packed, reserved, &job, &budget));
     unpacking.await.map_err(|_| Failure::Panic)?
+}
+
+/// Within what a body is unpacked.
+#[derive(Debug)]
+pub struct Job {
+    /// What it may be.
+    pub bounds: Bounds,
+    /// Nobody waits for it after this.
+    pub until: Instant,
+    /// Keeps others out meanwhile.
+    pub leave: Option<Leave>,
 }
 
 fn unpack_here(
     coding: Coding,
     packed: &[u8],
     mut reserved: Reserved,
-    bounds: Bounds,
+    job: &Job,
     budget: &Budget,
 ) -> Result<(Bytes, Reserved), Failure> {
-    let (mut gzip, mut zlib, mut bare);
-    let decoder: &mut dyn Read = match coding {
-        Coding::Gzip => {
-            gzip = MultiGzDecoder::new(packed);
-            &mut gzip
-        }
-        Coding::Deflate if has_frame(packed) => {
-            zlib = ZlibDecoder::new(packed);
-            &mut zlib
-        }
-        Coding::Deflate => {
-            bare = DeflateDecoder::new(packed);
-            &mut bare
-        }
+    let bounds = job.bounds;
+    let mut decoder = match coding {
+        Coding::Gzip => Decoder::Gzip(MultiGzDecoder::new(packed)),
+        Coding::Deflate if has_frame(packed) => Decoder::Zlib(ZlibDecoder::new(packed)),
+        Coding::Deflate => Decoder::Bare(DeflateDecoder::new(packed)),
     };
+    let wrong = |why: String| Failure::Coding { coding: coding.name(), why };
+    let began = clock::now();
     let skipped = bounds.skipped();
     let mut whole = vec![0; skipped];
     loop {
         let before = whole.len();
         let step = (bounds.limit + 1 - (before - skipped)).min(STEP);
         reserved.grow(budget, packed.len() + before + step)?;
-        let read = (&mut *decoder).take(step as u64).read_to_end(&mut whole);
-        let read = read.map_err(|error| Failure::Coding { coding: coding.name(), why: error.to_string() })?;
+        let read = (&mut decoder).take(step as u64).read_to_end(&mut whole);
+        let read = read.map_err(|error| wrong(error.to_string()))?;
+        if clock::now() >= job.until {
+            return Err(Failure::Late(job.until.saturating_duration_since(began)));
+        }
         if whole.len() - skipped > bounds.limit {
             return Err(Failure::TooLarge { limit: bounds.limit });
         }
         if read < step {
+            match decoder.left() {
+                0 => {}
+                left => return Err(wrong(format!("{left} bytes follow its end"))),
+            }
             return Ok((Bytes::from(whole).slice(skipped..), reserved));
+        }
+    }
+}
+
+enum Decoder<'a> {
+    Gzip(MultiGzDecoder<&'a [u8]>),
+    Zlib(ZlibDecoder<&'a [u8]>),
+    Bare(DeflateDecoder<&'a [u8]>),
+}
+
+impl Decoder<'_> {
+    /// Bytes behind its end.
+    fn left(self) -> usize {
+        match self {
+            Self::Gzip(decoder) => decoder.into_inner().len(),
+            Self::Zlib(decoder) => decoder.into_inner().len(),
+            Self::Bare(decoder) => decoder.into_inner().len(),
+        }
+    }
+}
+
+impl Read for Decoder<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Gzip(decoder) => decoder.read(buffer),
+            Self::Zlib(decoder) => decoder.read(buffer),
+            Self::Bare(decoder) => decoder.read(buffer),
         }
     }
 }
@@ -153,12 +225,10 @@ fn has_frame(packed: &[u8]) -> bool {
 }
 
 /// Packs an answer where that is wanted and worth it; says how it was packed.
-pub async fn pack(
-    wanted: Option<Coding>,
-    pieces: Vec<Bytes>,
-) -> Result<(Vec<Bytes>, Option<HeaderValue>), Failure> {
+pub async fn pack(wanted: Wanted, pieces: Vec<Bytes>) -> Result<(Vec<Bytes>, Option<HeaderValue>), Failure> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
-    let Some(coding) = wanted.filter(|_| length >= WORTH_IT) else { return Ok((pieces, None)) };
+    let worth_it = length >= WORTH_IT || !wanted.plain;
+    let Some(coding) = wanted.coding.filter(|_| worth_it) else { return Ok((pieces, None)) };
     let packed = tokio::task::spawn_blocking(move || pack_here(coding, &pieces)).await;
     let packed = packed.map_err(|_| Failure::Panic)?.map_err(|_| Failure::Panic)?;
     Ok((vec![packed.into()], Some(HeaderValue::from_static(coding.name()))))
@@ -184,10 +254,19 @@ fn pack_here(coding: Coding, pieces: &[Bytes]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::gate::Gate;
+    use selvedge_package::manifest::Module;
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn bounds(limit: usize) -> Bounds {
         Bounds { limit, time: Duration::from_secs(1), aligned: 3 }
+    }
+
+    async fn job(limit: usize, until: Instant) -> Job {
+        let gate = Gate::new(&Module::default(), &Arc::default());
+        let leave = gate.ready(clock::now() + Duration::from_secs(60)).await.unwrap();
+        Job { bounds: bounds(limit), until, leave: Some(leave) }
     }
 
     fn packed(coding: Coding, text: &[u8]) -> Vec<u8> {
@@ -197,7 +276,8 @@ mod tests {
     async fn check(coding: Coding, body: &[u8], limit: usize) -> Result<Bytes, u16> {
         let budget = Budget::new(1);
         let reserved = budget.reserve(1).unwrap();
-        unpack(coding, Bytes::copy_from_slice(body), reserved, bounds(limit), &budget)
+        let until = clock::now() + Duration::from_secs(60);
+        unpack(coding, Bytes::copy_from_slice(body), reserved, job(limit, until).await, &budget)
             .await
             .map(|(bytes, _)| bytes)
             .map_err(|failure| failure.status().as_u16())
@@ -231,6 +311,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_takes_too_long_is_given_up() {
+        let (budget, now) = (Budget::new(4), clock::now());
+        let bomb = Bytes::from(packed(Coding::Gzip, &vec![0; 2 << 20]));
+        let reserved = budget.reserve(1).unwrap();
+        let failure =
+            unpack(Coding::Gzip, bomb, reserved, job(3 << 20, now).await, &budget).await.unwrap_err();
+        assert_eq!(failure.status(), 504);
+        assert!(budget.reserve(4 << 20).is_ok(), "everything was given back");
+    }
+
+    #[tokio::test]
     async fn what_is_cut_or_changed_is_refused() {
         for coding in Coding::ALL {
             let good = packed(coding, b"some text, some text, some text");
@@ -241,29 +332,48 @@ mod tests {
             *changed.last_mut().unwrap() ^= 1;
             assert_eq!(check(coding, &changed, 1000).await, Err(400));
             assert_eq!(check(coding, b"{\"inputs\":[]}", 1000).await, Err(400));
+            for more in [&b"x"[..], b"\0", &good[..good.len() - 1]] {
+                assert_eq!(check(coding, &[&good, more].concat(), 1000).await, Err(400), "{coding:?}");
+            }
         }
+        let bare = packed(Coding::Deflate, b"without its frame");
+        assert_eq!(check(Coding::Deflate, &bare[2..], 1000).await, Err(400), "four bytes follow");
     }
 
     #[test]
     fn a_client_gets_what_it_names() {
-        let check = |accept: &str, wanted: Option<Coding>| {
+        let of = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT_ENCODING, accept.parse().unwrap());
-            assert_eq!(Coding::wanted(&headers), wanted, "{accept}");
+            Wanted::of(&headers)
         };
-        assert_eq!(Coding::wanted(&HeaderMap::new()), None);
-        check("", None);
-        check("identity", None);
-        check("*", None);
-        check("br, zstd", None);
-        check("gzip", Some(Coding::Gzip));
-        check("X-GZIP", Some(Coding::Gzip));
-        check("deflate", Some(Coding::Deflate));
-        check("deflate, gzip, br", Some(Coding::Gzip));
-        check("gzip;q=0.5, deflate;q=0.8", Some(Coding::Deflate));
-        check("gzip; q=0, deflate;q=0.001", Some(Coding::Deflate));
-        check("gzip;q=0", None);
-        check("gzip;q=x", None);
+        let check = |accept: &str, coding: Option<Coding>, plain: bool| {
+            assert_eq!(of(accept).unwrap(), Wanted { coding, plain }, "{accept}");
+        };
+        let (gzip, deflate) = (Some(Coding::Gzip), Some(Coding::Deflate));
+        assert_eq!(Wanted::of(&HeaderMap::new()).unwrap(), Wanted { coding: None, plain: true });
+        for nothing in
+            ["", "identity", "*", "br, zstd", "gzip;q=0", "gzip;q=x", "gzip;q=2", "gzip;Q=0", "*;q=0.5"]
+        {
+            check(nothing, None, true);
+        }
+        check("gzip", gzip, true);
+        check("X-GZIP", gzip, true);
+        check("deflate", deflate, true);
+        check("deflate, gzip, br", gzip, true);
+        check("gzip;q=0.5, deflate;q=0.8", deflate, true);
+        check("gzip; q=0, deflate;q=0.001", deflate, true);
+        check("gzip;Q=0.5, deflate ; Q=0.8", deflate, true);
+        check("gzip;q=0.5, identity", None, true);
+        check("gzip;q=0.5, identity;q=0.2", gzip, true);
+        check("gzip, identity;q=0", gzip, false);
+        check("gzip;q=0.1, *;q=0", gzip, false);
+        check("*, identity;q=0", gzip, false);
+        check("*;q=0.5, identity;q=0, gzip;q=0", deflate, false);
+        check("*;q=0, identity", None, true);
+        for no_way in ["identity;q=0", "*;q=0", "gzip;q=0, *;q=0", "br, identity;q=0", "identity;Q=0.0"] {
+            assert_eq!(of(no_way).unwrap_err().status(), 406, "{no_way}");
+        }
     }
 
     #[test]

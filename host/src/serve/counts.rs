@@ -1,11 +1,14 @@
-//! What became of the requests to a package, and where their time went: counters without locks.
+//! What became of the requests to a package, and where their time went.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 
 use super::failure::Failure;
+use crate::clock;
 
 /// Bounds of the latency histogram, in microseconds.
 pub const BOUNDS: [u64; 15] = [
@@ -68,15 +71,61 @@ impl Times {
     }
 }
 
+/// Where the time of one run went.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Rows of all its requests: 1 where they are not put together.
+    pub rows: u64,
+    /// Putting them together.
+    pub input: Duration,
+    /// Module and model.
+    pub infer: Duration,
+    /// Taking the answer apart.
+    pub output: Duration,
+}
+
+/// Most sizes of runs that are told apart; what is larger than most is counted with the largest.
+const MOST_SIZES: u64 = 1024;
+
 /// Counters of one package.
 #[derive(Debug, Default)]
 pub struct Counts {
     success: AtomicU64,
     failures: [AtomicU64; 4],
-    /// Microseconds, in the order of [`Times`].
+    /// Nanoseconds of those that failed.
+    failing: AtomicU64,
+    /// Nanoseconds, in the order of [`Times`].
     times: [AtomicU64; 4],
-    /// Answers within each bound and above the one before, and those above the last.
-    latency: [AtomicU64; BOUNDS.len() + 1],
+    latency: Histogram,
+    queue: Histogram,
+    compute: Histogram,
+    /// Milliseconds since 1970 of the last answer.
+    last: AtomicU64,
+    runs: Mutex<BTreeMap<u64, Runs>>,
+}
+
+/// Runs of one size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Runs {
+    /// How many.
+    pub count: u64,
+    /// Nanoseconds: input, infer, output.
+    pub times: [u64; 3],
+}
+
+/// Times within each bound and above the one before, and those above the last.
+#[derive(Debug, Default)]
+struct Histogram([AtomicU64; BOUNDS.len() + 1]);
+
+/// What a [`Histogram`] says.
+pub type Parts = [u64; BOUNDS.len() + 1];
+
+impl Histogram {
+    fn add(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let place = BOUNDS.partition_point(|bound| *bound < micros);
+        self.0[place].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What the counters say at one moment.
@@ -86,10 +135,20 @@ pub struct Snapshot {
     pub success: u64,
     /// Failed, in the order of [`Reason::ALL`].
     pub failures: [u64; 4],
-    /// Microseconds: input, queue, infer, output.
+    /// Nanoseconds of those that failed.
+    pub failing: u64,
+    /// Nanoseconds: input, queue, infer, output.
     pub times: [u64; 4],
-    /// Answers in each part of the histogram.
-    pub latency: [u64; BOUNDS.len() + 1],
+    /// Whole times of answers.
+    pub latency: Parts,
+    /// Times that they waited.
+    pub queue: Parts,
+    /// Times of module and model.
+    pub compute: Parts,
+    /// Milliseconds since 1970 of the last answer; 0 before it.
+    pub last: u64,
+    /// Runs by their rows.
+    pub runs: BTreeMap<u64, Runs>,
 }
 
 impl Snapshot {
@@ -100,15 +159,45 @@ impl Snapshot {
         }
         self.success += other.success;
         each(&mut self.failures, &other.failures);
+        self.failing += other.failing;
         each(&mut self.times, &other.times);
         each(&mut self.latency, &other.latency);
+        each(&mut self.queue, &other.queue);
+        each(&mut self.compute, &other.compute);
+        self.last = self.last.max(other.last);
+        for (rows, runs) in &other.runs {
+            let ours = self.runs.entry(*rows).or_default();
+            ours.count += runs.count;
+            each(&mut ours.times, &runs.times);
+        }
+    }
+
+    /// Runs of any size.
+    pub fn executions(&self) -> u64 {
+        self.runs.values().map(|runs| runs.count).sum()
+    }
+
+    /// Rows of all of them.
+    pub fn inferences(&self) -> u64 {
+        self.runs.iter().map(|(rows, runs)| rows * runs.count).sum()
     }
 }
 
 impl Counts {
     /// A request begins; it was canceled unless it is ended.
     pub fn begin(&self) -> Attempt<'_> {
-        Attempt { counts: self, ended: false }
+        Attempt { counts: self, began: clock::now(), ended: false }
+    }
+
+    /// A run gave an answer.
+    pub fn ran(&self, ran: Ran) {
+        // Nothing panics while it holds the lock, here and below.
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = runs.entry(ran.rows.clamp(1, MOST_SIZES)).or_default();
+        size.count += 1;
+        for (sum, part) in size.times.iter_mut().zip([ran.input, ran.infer, ran.output]) {
+            *sum += nanos(part);
+        }
     }
 
     /// What they say now.
@@ -119,19 +208,26 @@ impl Counts {
         Snapshot {
             success: self.success.load(Ordering::Relaxed),
             failures: each(&self.failures),
+            failing: self.failing.load(Ordering::Relaxed),
             times: each(&self.times),
-            latency: each(&self.latency),
+            latency: each(&self.latency.0),
+            queue: each(&self.queue.0),
+            compute: each(&self.compute.0),
+            last: self.last.load(Ordering::Relaxed),
+            runs: self.runs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
-    fn failed(&self, reason: Reason) {
+    fn failed(&self, reason: Reason, took: Duration) {
         self.failures[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.failing.fetch_add(nanos(took), Ordering::Relaxed);
     }
 }
 
 /// A request that is not over.
 pub struct Attempt<'a> {
     counts: &'a Counts,
+    began: Instant,
     ended: bool,
 }
 
@@ -141,31 +237,37 @@ impl Attempt<'_> {
         self.ended = true;
         let counts = self.counts;
         match result {
-            Err(failure) => counts.failed(Reason::of(failure)),
+            Err(failure) => counts.failed(Reason::of(failure), self.took()),
             Ok((_, times)) => {
                 counts.success.fetch_add(1, Ordering::Relaxed);
                 let parts = [times.input, times.queue, times.infer, times.output];
                 for (sum, part) in counts.times.iter().zip(parts) {
-                    sum.fetch_add(micros(part), Ordering::Relaxed);
+                    sum.fetch_add(nanos(part), Ordering::Relaxed);
                 }
-                let total = micros(times.total());
-                let place = BOUNDS.partition_point(|bound| *bound < total);
-                counts.latency[place].fetch_add(1, Ordering::Relaxed);
+                counts.latency.add(times.total());
+                counts.queue.add(times.queue);
+                counts.compute.add(times.infer);
+                let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+                counts.last.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
             }
         }
+    }
+
+    fn took(&self) -> Duration {
+        clock::now().saturating_duration_since(self.began)
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.counts.failed(Reason::Canceled);
+            self.counts.failed(Reason::Canceled, self.took());
         }
     }
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -181,19 +283,37 @@ mod tests {
         end(Ok(Times { input: ms(1), queue: ms(2), infer: ms(3), output: ms(4) }));
         end(Ok(Times { infer: Duration::from_micros(250), ..Times::default() }));
         end(Ok(Times { queue: Duration::from_secs(60), ..Times::default() }));
-        end(Err(Failure::Full));
-        end(Err(Failure::Busy));
+        end(Err(Failure::Full(ms(1))));
+        end(Err(Failure::Hopeless(ms(1))));
         end(Err(PredictError::Deadline(ms(1)).into()));
         end(Err(Failure::Path));
         drop(counts.begin());
         let told = counts.snapshot();
         assert_eq!((told.success, told.failures), (3, [2, 1, 1, 1]));
-        assert_eq!(told.times, [1_000, 60_002_000, 3_250, 4_000]);
+        assert_eq!(told.times, [1_000_000, 60_002_000_000, 3_250_000, 4_000_000]);
+        assert!(told.failing > 0 && told.last > 1_700_000_000_000);
         let mut latency = [0; BOUNDS.len() + 1];
         (latency[0], latency[5], latency[15]) = (1, 1, 1);
         assert_eq!(told.latency, latency);
+        assert_eq!((told.queue[0], told.queue[3], told.queue[15]), (1, 1, 1));
+        assert_eq!((told.compute[0], told.compute[4]), (2, 1));
         let mut twice = told.clone();
         twice.add(&told);
         assert_eq!((twice.success, twice.failures[0], twice.latency[5]), (6, 4, 2));
+    }
+    #[test]
+    fn runs_are_counted_by_their_rows() {
+        let counts = Counts::default();
+        let us = Duration::from_micros;
+        counts.ran(Ran { rows: 1, infer: us(5), ..Ran::default() });
+        counts.ran(Ran { rows: 4, input: us(1), infer: us(7), output: us(2) });
+        counts.ran(Ran { rows: 4, input: us(1), infer: us(9), output: us(2) });
+        counts.ran(Ran { rows: u64::MAX, ..Ran::default() });
+        let mut told = counts.snapshot();
+        assert_eq!(told.runs[&4], Runs { count: 2, times: [2_000, 16_000, 4_000] });
+        assert_eq!((told.executions(), told.inferences()), (4, 1 + 8 + MOST_SIZES));
+        let other = told.clone();
+        told.add(&other);
+        assert_eq!((told.executions(), told.runs[&4].times[1]), (8, 32_000));
     }
 }

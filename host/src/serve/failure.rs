@@ -1,6 +1,8 @@
 //! Everything that keeps a request from its answer, and the status code of each. The one table; the
 //! same table for people is in `docs/oip.md`.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +12,7 @@ use serde::Serialize;
 use super::gate::Turned;
 use super::table::Missing;
 use crate::control::refused;
-use crate::failure::PredictError;
+use crate::failure::{PredictError, millis};
 use crate::oip::binary::TooLong;
 use crate::oip::refusal::Refusal;
 use crate::sequence::SequenceError;
@@ -65,6 +67,12 @@ pub enum Failure {
         /// What the decoder said.
         why: String,
     },
+    /// The answer can come in no coding that the client takes.
+    #[error(
+        "the request's Accept-Encoding leaves no way to answer: `identity` is excluded, and neither `gzip` nor \
+         `deflate` is allowed"
+    )]
+    NotAcceptable,
     /// An output that cannot be written as the client asked.
     #[error(transparent)]
     Unwritable(#[from] TooLong),
@@ -79,15 +87,29 @@ pub enum Failure {
     /// A body of another kind.
     #[error("{0}")]
     MediaType(String),
-    /// Too many requests wait.
-    #[error("too many requests wait for this model; try again later")]
-    Full,
-    /// The deadline passed before the request could start.
-    #[error("the model was busy until the deadline; try again later")]
-    Busy,
     /// There is no such sequence, or no place for it.
     #[error(transparent)]
     Sequence(#[from] SequenceError),
+    /// Too many requests wait; there may be room after this.
+    #[error("too many requests wait for this model; try again in {} s", seconds(*.0))]
+    Full(Duration),
+    /// So many wait that this one's turn would come too late.
+    #[error("the requests that wait for this model take longer than this one's deadline; try again in {} s", seconds(*.0))]
+    Hopeless(Duration),
+    /// The deadline passed before the request's turn came.
+    #[error("no turn within {} ms: the model was busy with others", millis(*.0))]
+    Late(Duration),
+    /// What the client gives in `timeout` passed.
+    #[error("no answer within the request's `timeout` of {} ms", millis(*.0))]
+    Timeout(Duration),
+    /// The deadline passed, most of it while others had their turn.
+    #[error("no answer within {} ms, of which {} ms went by before its turn", allowed.as_millis(), waited.as_millis())]
+    Crowded {
+        /// The deadline.
+        allowed: Duration,
+        /// Time in the queue.
+        waited: Duration,
+    },
     /// Requests hold all the memory that they may.
     #[error("requests hold all the memory that they may; try again later")]
     Memory,
@@ -108,13 +130,30 @@ pub enum Failure {
 impl From<Turned> for Failure {
     fn from(turned: Turned) -> Self {
         match turned {
-            Turned::Full => Self::Full,
-            Turned::Late => Self::Busy,
+            Turned::Full(again) => Self::Full(again),
+            Turned::Hopeless(again) => Self::Hopeless(again),
+            Turned::Late => Self::Late(Duration::ZERO),
         }
     }
 }
 
+/// As Retry-After has them.
+fn seconds(again: Duration) -> u64 {
+    again.as_secs_f64().ceil() as u64
+}
+
 impl Failure {
+    /// After how many seconds trying again makes sense, where it does.
+    pub fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Full(again) | Self::Hopeless(again) => Some(seconds(*again).max(1)),
+            other => {
+                let busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+                busy.contains(&other.status()).then_some(1)
+            }
+        }
+    }
+
     /// The status code.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -130,12 +169,18 @@ impl Failure {
             Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Full | Self::Sequence(SequenceError::TooMany(_) | SequenceError::Crowded(_)) => {
+            Self::Full(_) | Self::Sequence(SequenceError::TooMany(_) | SequenceError::Crowded(_)) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
             Self::Sequence(SequenceError::Unknown { .. }) => StatusCode::CONFLICT,
-            Self::Sequence(SequenceError::Late(_)) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Coming(_) | Self::Busy | Self::Memory | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Late(_)
+            | Self::Timeout(_)
+            | Self::Crowded { .. }
+            | Self::Sequence(SequenceError::Late(_)) => StatusCode::GATEWAY_TIMEOUT,
+            Self::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
+            Self::Coming(_) | Self::Hopeless(_) | Self::Memory | Self::Ending => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Predict(PredictError::Busy(_)) => StatusCode::SERVICE_UNAVAILABLE,
             Self::StreamTime | Self::Predict(PredictError::Deadline(_)) => StatusCode::GATEWAY_TIMEOUT,
             Self::Predict(
@@ -168,8 +213,8 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = self.status();
         let mut response = json(status, &Words { error: self.to_string() });
-        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }
@@ -197,7 +242,6 @@ pub fn json_text(status: StatusCode, text: impl Into<Body>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn each_failure_has_its_status() {
@@ -213,13 +257,18 @@ mod tests {
         check(Failure::Slow(1), 408, false);
         check(Failure::TooLarge { limit: 1 }, 413, false);
         check(Failure::MediaType(String::new()), 415, false);
-        check(Turned::Full.into(), 429, false);
-        check(Turned::Late.into(), 503, false);
+        let second = Duration::from_secs(1);
+        check(Turned::Full(second).into(), 429, false);
+        check(Turned::Hopeless(second).into(), 503, false);
+        check(Turned::Late.into(), 504, false);
+        check(Failure::Timeout(second), 504, false);
+        check(Failure::Crowded { allowed: second, waited: second }, 504, false);
+        check(Failure::NotAcceptable, 406, false);
         check(Failure::Memory, 503, false);
         check(SequenceError::Unknown { id: String::new(), why: None }.into(), 409, false);
         check(SequenceError::TooMany(1).into(), 429, false);
         check(SequenceError::Crowded(String::new()).into(), 429, false);
-        check(SequenceError::Late(String::new()).into(), 503, false);
+        check(SequenceError::Late(String::new()).into(), 504, false);
         check(PredictError::InvalidInput(String::new()).into(), 400, false);
         check(PredictError::Busy(Duration::ZERO).into(), 503, false);
         check(PredictError::Deadline(Duration::ZERO).into(), 504, true);
@@ -229,9 +278,10 @@ mod tests {
 
     #[test]
     fn one_who_should_try_again_is_told_when() {
-        for failure in [Failure::Full, Failure::Coming("m".to_owned())] {
-            assert_eq!(failure.into_response().headers()[header::RETRY_AFTER], "1");
-        }
+        let of = |failure: Failure| failure.into_response().headers()[header::RETRY_AFTER].clone();
+        assert_eq!(of(Failure::Coming("m".to_owned())), "1");
+        assert_eq!(of(Failure::Full(Duration::ZERO)), "1");
+        assert_eq!(of(Failure::Hopeless(Duration::from_millis(6500))), "7");
         assert!(!Failure::Path.into_response().headers().contains_key(header::RETRY_AFTER));
     }
 }

@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::predictor::{Opener, Prediction, Predictor};
+use crate::clock;
+use crate::deadline::Deadline;
 use crate::failure::{OpenError, PredictError};
 use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
@@ -32,6 +34,10 @@ pub enum Behaviour {
     Times(Arc<Mutex<Vec<Duration>>>),
     /// Fails.
     Fail(PredictError),
+    /// Fails where one of the numbers is this.
+    Refuse(f32),
+    /// Fails where there are two rows or more.
+    OneRow,
     /// Gives nothing back.
     Nothing,
     /// Panics.
@@ -104,12 +110,13 @@ impl Predictor for Fake {
             .ok_or_else(|| OpenError::Corrupt { file: path.to_string(), why: "no such file".to_owned() })
     }
 
-    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
+        let allowed = deadline.answer.saturating_duration_since(clock::now());
         Box::pin(async move {
             let permit = match &self.behaviour {
                 Behaviour::Wait(permits) => {
-                    let waiting = tokio::time::timeout(deadline, Arc::clone(permits).acquire_owned()).await;
-                    Some(waiting.map_err(|_| PredictError::Deadline(deadline))?)
+                    let waiting = tokio::time::timeout(allowed, Arc::clone(permits).acquire_owned()).await;
+                    Some(waiting.map_err(|_| PredictError::Deadline(allowed))?)
                 }
                 Behaviour::Block(sent) => {
                     let _ = sent.lock().unwrap().recv();
@@ -121,6 +128,17 @@ impl Predictor for Fake {
                     None
                 }
                 Behaviour::Fail(error) => return Err(error.clone()),
+                Behaviour::Refuse(number) => {
+                    let bytes = inputs[0].tensor.as_fixed().unwrap_or_default();
+                    if bytes.chunks(4).any(|each| each == number.to_le_bytes()) {
+                        return Err(PredictError::Model(format!("no {number}")));
+                    }
+                    None
+                }
+                Behaviour::OneRow if inputs[0].tensor.shape()[0] > 1 => {
+                    return Err(PredictError::Model("one row".to_owned()));
+                }
+                Behaviour::OneRow => None,
                 Behaviour::Nothing => return Ok(Vec::new()),
                 Behaviour::Panic => panic!("asked for"),
                 Behaviour::Echo => None,
@@ -134,7 +152,7 @@ impl Predictor for Fake {
         self.sequences.as_ref()
     }
 
-    fn proceed(self: Arc<Self>, mut turn: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn proceed(self: Arc<Self>, mut turn: Turn, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         Box::pin(async move {
             let before = turn.take();
             assert_eq!(before.is_none(), turn.part().first);

@@ -1,11 +1,11 @@
 //! A package asked for a request of a sequence, whose turn it is: to whoever asks, a package like any other.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 
 use super::predictor::{Prediction, Predictor};
+use crate::deadline::Deadline;
 use crate::failure::{OpenError, PredictError};
 use crate::sequence::Turn;
 use crate::tensor::NamedTensor;
@@ -40,7 +40,7 @@ impl Predictor for InTurn {
         self.package.read_file(path)
     }
 
-    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         match self.turn.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(turn) => Arc::clone(&self.package).proceed(turn, inputs, deadline),
             None => Box::pin(async {

@@ -3,7 +3,7 @@
 //! `answer` has it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
@@ -13,23 +13,27 @@ use bytes::Bytes;
 use super::Serving;
 use super::answer;
 use super::body::{self, Bounds};
-use super::coding::{self, Coding};
+use super::coding::{self, Coding, Job, Wanted};
 use super::counts::Times;
 use super::failure::Failure;
+use super::gate::Turned;
 use super::query;
 use super::served::{Held, Served};
 use super::trace;
 use super::wire::{self, Wire};
 use crate::clock;
+use crate::oip::answer::{AnsweredOutput, InferAnswer};
+use crate::oip::answer_body::Written;
 use crate::oip::binary::Following;
-use crate::oip::request::{Form, InferRequest, Limits};
+use crate::oip::request::{Form, InferRequest};
 use crate::oip::{answer_body, check, request_json};
+use crate::tensor::NamedTensor;
 
 /// Longest time that a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-/// Bodies above this are parsed on a thread that may block.
-const PARSED_ASIDE: usize = 1 << 20;
+/// Bodies above this are parsed, and answers written, on a thread that may block.
+const WORKED_ON_HERE: usize = 1 << 20;
 
 /// Binary data above this is too: some of it may have to be copied.
 const COPIED_HERE: usize = 8 << 20;
@@ -76,10 +80,10 @@ async fn ask(
 ) -> Result<(Response, Times), Failure> {
     let (parts, body) = request.into_parts();
     let admitted = answer::admit(serving, model).and_then(|()| {
-        let (wire, coding) = (wire?, Coding::of(&parts.headers)?);
-        Ok((wire, coding, bounds(model, wire)?))
+        let (wire, coding, wanted) = (wire?, Coding::of(&parts.headers)?, Wanted::of(&parts.headers)?);
+        Ok((wire, coding, wanted, bounds(model, wire)?))
     });
-    let (wire, coding, bounds) = match admitted {
+    let (wire, coding, wanted, bounds) = match admitted {
         Ok(admitted) => admitted,
         Err(failure) => {
             body::swallow(&mut body.into_data_stream()).await;
@@ -87,15 +91,20 @@ async fn ask(
         }
     };
     let (bytes, reserved) = body::read(&parts.headers, body, bounds, &serving.budget).await?;
-    let (bytes, mut reserved) = match coding {
-        None => (bytes, reserved),
-        Some(coding) => coding::unpack(coding, bytes, reserved, bounds, &serving.budget).await?,
-    };
-    reserved.grow(&serving.budget, bytes.len() + beside(model, wire, bytes.len()))?;
     // The client's time begins when its request is here, not while it is sent.
     let start = clock::now();
+    let until = start + model.deadline();
+    let (bytes, mut reserved) = match coding {
+        None => (bytes, reserved),
+        Some(coding) => {
+            let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
+            let job = Job { bounds, until, leave: Some(leave) };
+            coding::unpack(coding, bytes, reserved, job, &serving.budget).await?
+        }
+    };
+    reserved.grow(&serving.budget, bytes.len() + beside(model, wire, bytes.len()))?;
     let request = match wire {
-        Wire::Json => parse(bytes, None, model.limits).await?,
+        Wire::Json => parse(bytes, None, model, until).await?,
         Wire::Binary(json) => {
             let mut bytes = bytes;
             if bytes.len() < json {
@@ -105,11 +114,11 @@ async fn ask(
                 )));
             }
             let following = Following::new(bytes.split_off(json));
-            parse(bytes, Some(following), model.limits).await?
+            parse(bytes, Some(following), model, until).await?
         }
         Wire::Raw => {
             let kind = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-            let inputs = check::raw(&model.manifest().inputs, bytes, kind)?;
+            let inputs = raw_inputs(model, bytes, kind, until).await?;
             let size: usize = inputs.iter().map(|input| input.tensor.footprint()).sum();
             if size > model.limits.tensor_bytes {
                 return Err(Failure::TooLarge { limit: model.limits.tensor_bytes });
@@ -121,8 +130,8 @@ async fn ask(
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
     let answer = answer::answer(model, request, start, &mut times).await?;
     let before = clock::now();
-    let written = answer_body::write(&answer)?;
-    let response = wire::answer(written, Coding::wanted(&parts.headers), reserved, &serving.budget).await?;
+    let written = write(answer).await?;
+    let response = wire::answer(written, wanted, reserved, &serving.budget).await?;
     times.output = clock::now().duration_since(before);
     Ok((response, times))
 }
@@ -156,12 +165,64 @@ fn beside(model: &Served, wire: Wire, body: usize) -> usize {
     most.min(model.limits.tensor_bytes)
 }
 
-/// Parses a request; a long one on a thread that may block.
-async fn parse(json: Bytes, following: Option<Following>, limits: Limits) -> Result<InferRequest, Failure> {
-    if json.len() <= PARSED_ASIDE && following.as_ref().is_none_or(|following| following.len() <= COPIED_HERE)
-    {
+/// Parses a request; a long one on a thread that may block, at its turn.
+async fn parse(
+    json: Bytes,
+    following: Option<Following>,
+    model: &Held,
+    until: Instant,
+) -> Result<InferRequest, Failure> {
+    let limits = model.limits;
+    if json.len() <= WORKED_ON_HERE && following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE) {
         return Ok(request_json::parse_with(&json, following, &limits)?);
     }
-    let parsed = tokio::task::spawn_blocking(move || request_json::parse_with(&json, following, &limits));
-    Ok(parsed.await.map_err(|_| Failure::Panic)??)
+    let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
+    Ok(aside(move || {
+        let _leave = leave;
+        request_json::parse_with(&json, following, &limits)
+    })
+    .await??)
+}
+
+/// The inputs of a body that is one of them. One of BYTES is copied, a long one as `parse` does it.
+async fn raw_inputs(
+    model: &Held,
+    body: Bytes,
+    kind: &[u8],
+    until: Instant,
+) -> Result<Vec<NamedTensor>, Failure> {
+    if body.len() <= WORKED_ON_HERE {
+        return Ok(check::raw(&model.manifest().inputs, body, kind)?);
+    }
+    let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
+    let (model, kind) = (model.again(), kind.to_vec());
+    Ok(aside(move || {
+        let _leave = leave;
+        check::raw(&model.manifest().inputs, body, &kind)
+    })
+    .await??)
+}
+
+/// Writes an answer; a long one on a thread that may block.
+async fn write(answer: InferAnswer) -> Result<Written, Failure> {
+    // What is sent from where it is costs nothing.
+    let work = |output: &AnsweredOutput| match (output.form, output.tensor.tensor.as_fixed()) {
+        (Form::Binary, Some(_)) => 0,
+        _ => output.tensor.tensor.byte_length(),
+    };
+    if answer.outputs.iter().map(work).sum::<usize>() <= WORKED_ON_HERE {
+        return Ok(answer_body::write(&answer)?);
+    }
+    Ok(aside(move || answer_body::write(&answer)).await??)
+}
+
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Panic)
+}
+
+fn late(turned: Turned, model: &Served) -> Failure {
+    match turned {
+        Turned::Late => Failure::Late(model.deadline()),
+        turned => turned.into(),
+    }
 }

@@ -5,6 +5,8 @@
 //! share, `listen`, `preface`, `connection`, `http2`, `streams`, `seats` and `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
 
 pub mod answer;
+pub mod batch;
+pub mod batcher;
 #[cfg(test)]
 mod binary_tests;
 pub mod body;
@@ -26,12 +28,16 @@ pub mod openapi;
 pub mod predictor;
 pub mod preface;
 pub mod query;
+#[cfg(test)]
+mod queue_tests;
 pub mod routes;
 pub mod seats;
 #[cfg(test)]
 mod sequence_tests;
 pub mod served;
 pub mod server;
+pub mod shares;
+pub mod statistics;
 pub mod stream;
 pub mod streams;
 pub mod table;

@@ -10,6 +10,8 @@ use std::time::Duration;
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 use tokio::runtime::Handle;
 
+use crate::clock;
+use crate::deadline::Deadline;
 use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
 use crate::sequence::{Sequences, Turn};
@@ -31,13 +33,13 @@ pub trait Predictor: Send + Sync + 'static {
     fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError>;
     /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
     /// ask through [`ask`].
-    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction;
+    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction;
     /// Its sequences; none where it keeps nothing between requests.
     fn sequences(&self) -> Option<&Sequences> {
         None
     }
     /// As `predict`, for a request of one of its sequences, whose turn it is.
-    fn proceed(self: Arc<Self>, _: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn proceed(self: Arc<Self>, _: Turn, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         self.predict(inputs, deadline)
     }
 }
@@ -55,9 +57,13 @@ pub trait Opener: Send + Sync + 'static {
     fn onnxruntime_version(&self) -> String;
 }
 
-/// Time over its deadline after which a prediction is given up. The package keeps its deadline itself,
-/// and the host ends where a model does not; this is for a bug in either.
+/// Time over its package's deadline after which a prediction is given up. The package keeps it itself, and the
+/// host ends where a model does not; this is for a bug in either.
 const GIVEN_UP: Duration = Duration::from_secs(5);
+
+/// Time over what a client gives: guests and most models stop within it, and who gave that little is not kept
+/// waiting for one that does not.
+pub const STOPPED: Duration = Duration::from_millis(200);
 
 /// Asks a package on a thread of its own.
 ///
@@ -67,9 +73,13 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 pub async fn ask(
     package: Arc<dyn Predictor>,
     inputs: Vec<NamedTensor>,
-    deadline: Duration,
+    deadline: impl Into<Deadline>,
     held: impl Send + 'static,
 ) -> Result<Vec<NamedTensor>, PredictError> {
+    let deadline = deadline.into();
+    // The time that there was from here on, and not what was left where it ran.
+    let allowed = deadline.answer.saturating_duration_since(clock::now());
+    let late = || PredictError::Deadline(allowed);
     // What the module logs belongs to the request's trace, if it has one.
     let span = tracing::Span::current();
     let asked = tokio::task::spawn_blocking(move || {
@@ -78,12 +88,15 @@ pub async fn ask(
         drop(held);
         outputs
     });
-    match tokio::time::timeout(deadline + GIVEN_UP, asked).await {
+    let patience =
+        if deadline.answer < deadline.end { deadline.answer + STOPPED } else { deadline.end + GIVEN_UP };
+    match tokio::time::timeout_at(patience.into(), asked).await {
+        Ok(Ok(Err(PredictError::Deadline(_)))) => Err(late()),
         Ok(Ok(outputs)) => outputs,
         Ok(Err(_)) => {
             Err(PredictError::Internal("the request panicked; the host's log says more".to_owned()))
         }
-        Err(_) => Err(PredictError::Deadline(deadline)),
+        Err(_) => Err(late()),
     }
 }
 
@@ -104,7 +117,7 @@ impl Predictor for Loaded {
         self.read_file(path)
     }
 
-    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         Box::pin(async move { Loaded::predict(&self, inputs, deadline).await })
     }
 
@@ -112,7 +125,7 @@ impl Predictor for Loaded {
         self.sequences()
     }
 
-    fn proceed(self: Arc<Self>, turn: Turn, inputs: Vec<NamedTensor>, deadline: Duration) -> Prediction {
+    fn proceed(self: Arc<Self>, turn: Turn, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         Box::pin(async move { Loaded::proceed(&self, turn, inputs, deadline).await })
     }
 }

@@ -16,6 +16,7 @@ use super::infer;
 use super::metrics;
 use super::openapi;
 use super::served::Held;
+use super::statistics;
 use crate::grpc;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 
@@ -35,11 +36,18 @@ pub const SHARED_MEMORY: &str =
     "shared memory is not offered by this server: send tensors in the request (binary data costs one copy)";
 
 /// Paths about the server.
-pub const SERVER_PATHS: [&str; 6] =
-    ["/v2", "/v2/", "/metrics", "/v2/health/live", "/v2/health/ready", "/v2/openapi.json"];
+pub const SERVER_PATHS: [&str; 7] = [
+    "/v2",
+    "/v2/",
+    "/metrics",
+    "/v2/health/live",
+    "/v2/health/ready",
+    "/v2/models/stats",
+    "/v2/openapi.json",
+];
 
 /// Paths of a model, after its name or its version.
-pub const MODEL_PATHS: [&str; 5] = ["", "/ready", "/config", "/infer", "/raw"];
+pub const MODEL_PATHS: [&str; 6] = ["", "/ready", "/config", "/stats", "/infer", "/raw"];
 
 /// All paths of the inference endpoint over `serving`.
 pub fn router(serving: Arc<Serving>) -> Router {
@@ -68,6 +76,7 @@ pub fn protocol(serving: Arc<Serving>) -> Router {
                 "/metrics" => get(metrics::metrics),
                 "/v2/health/live" => get(live),
                 "/v2/health/ready" => get(ready),
+                "/v2/models/stats" => get(statistics::all),
                 "/v2/openapi.json" => get(openapi::document),
                 _ => get(server),
             },
@@ -78,6 +87,7 @@ pub fn protocol(serving: Arc<Serving>) -> Router {
             let method: MethodRouter<Arc<Serving>> = match path {
                 "/ready" => get(model_ready),
                 "/config" => get(config),
+                "/stats" => get(statistics::one),
                 "/infer" => post(infer::infer),
                 "/raw" => post(infer::raw),
                 _ => get(metadata),

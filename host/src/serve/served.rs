@@ -9,10 +9,12 @@ use selvedge_control::{PackageRef, PackageState, PackageStatus, settings_digest}
 use selvedge_package::{Digest, Manifest};
 use tokio::sync::Notify;
 
+use super::batcher::Batcher;
 use super::counts::Counts;
 use super::gate::Gate;
 use super::latency::Latency;
 use super::predictor::Predictor;
+use super::shares;
 use crate::oip::metadata::provenance;
 use crate::oip::request::{Limits, Parameters};
 use crate::sequence::{Part, Sequences};
@@ -31,6 +33,8 @@ pub struct Served {
     pub settings: BTreeMap<String, String>,
     /// Bounds its requests.
     pub gate: Gate,
+    /// Puts them together, where the manifest says so.
+    pub batcher: Option<Batcher>,
     /// Goes into every answer.
     pub provenance: Parameters,
     /// Its version as clients write it.
@@ -62,13 +66,16 @@ impl Served {
         memory_before: u64,
     ) -> Arc<Self> {
         let manifest = predictor.manifest();
+        let module = &manifest.module;
+        let limits = Limits::for_package(module.tensor_mib);
         let models = predictor.models().iter().map(|(name, digest)| (name.as_str(), *digest));
         Arc::new(Self {
-            gate: Gate::new(manifest.module.concurrency),
+            gate: Gate::new(module, shares::own()),
+            batcher: module.batching.map(|batching| Batcher::new(batching, limits.tensor_bytes)),
             provenance: provenance(predictor.digest(), manifest.release, models),
             version: manifest.version.to_string(),
             json_limit: json_limit(manifest),
-            limits: Limits::for_package(manifest.module.tensor_mib),
+            limits,
             counts: Counts::default(),
             settings_digest: settings_digest(&settings),
             settings,

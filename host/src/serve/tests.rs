@@ -235,7 +235,7 @@ async fn a_client_may_shorten_the_deadline() {
 }
 
 #[tokio::test]
-async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
+async fn busy_is_429_when_nobody_may_wait_and_504_when_waiting_was_in_vain() {
     let permits = Arc::new(Semaphore::new(0));
     let (_, router) = one(Fake::package(fp32("1.0.0", 1), Behaviour::Wait(Arc::clone(&permits))));
     let ask = |timeout: u64| {
@@ -267,7 +267,7 @@ async fn busy_is_429_when_nobody_may_wait_and_503_when_waiting_was_in_vain() {
     }
     tokio::task::yield_now().await;
     let second = ask(20_000);
-    assert_eq!(second.await.unwrap(), 503);
+    assert_eq!(second.await.unwrap(), 504);
     permits.add_permits(1);
     assert_eq!(first.await.unwrap(), 200);
 }

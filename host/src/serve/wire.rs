@@ -12,7 +12,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
 use super::body::{Budget, Reserved};
-use super::coding::{self, Coding};
+use super::coding::{self, Wanted};
 use super::failure::{self, Failure};
 use crate::oip::answer_body::Written;
 
@@ -83,7 +83,7 @@ fn is_json(headers: &HeaderMap) -> Result<(), Failure> {
 /// The answer to a request whose memory is `reserved`, packed as `wanted`.
 pub async fn answer(
     written: Written,
-    wanted: Option<Coding>,
+    wanted: Wanted,
     mut reserved: Reserved,
     budget: &Budget,
 ) -> Result<Response, Failure> {
@@ -100,9 +100,8 @@ pub async fn answer(
     if let Some(coding) = packed {
         headers.insert(header::CONTENT_ENCODING, coding);
     }
-    if wanted.is_some() {
-        headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    }
+    // Whether it was asked for or not.
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     Ok(response)
 }
 

@@ -1,4 +1,4 @@
-//! ONNX Runtime: one session per model of a package.
+//! ONNX Runtime: the sessions of a package's models, one for each unless its manifest asks for more.
 //!
 //! A session runs one request at a time, since ort lets only one `run` use it; others wait within
 //! their deadline. Runs that were short so far happen on the caller's thread, which costs nothing;
@@ -10,6 +10,7 @@ pub use ort;
 
 pub mod blocking;
 mod kinds;
+mod lanes;
 pub mod library;
 pub mod providers;
 pub mod raw;
@@ -23,7 +24,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ort::environment::Environment;
 use ort::session::builder::GraphOptimizationLevel;
@@ -32,9 +33,11 @@ use selvedge_package::tensor::TensorSpec;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use self::kinds::{Direction, Outlet};
+use self::lanes::Lanes;
 use self::providers::{ProviderError, Providers};
 use self::values::ValueError;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::engine::ticker::{Stop, Ticker, Watch};
 use crate::tensor::Tensor;
 
@@ -92,6 +95,8 @@ pub struct Model {
     targets: &'static [&'static str],
     runner: Arc<Runner>,
     session: Arc<Mutex<Session>>,
+    /// Its further sessions, and one more in its own place; `None`: it has this one alone.
+    lanes: Option<Lanes>,
 }
 
 struct Runner {
@@ -169,7 +174,20 @@ impl Model {
             pace: AtomicU64::new(u64::MAX),
         });
         let targets = how.providers.targets();
-        Ok(Self { inputs, defaults, outputs, targets, runner, session: Arc::new(Mutex::new(session)) })
+        let session = Arc::new(Mutex::new(session));
+        Ok(Self { inputs, defaults, outputs, targets, runner, session, lanes: None })
+    }
+
+    /// Several sessions of the same model as one, which has to be the first of them. `None`: there are none.
+    pub fn together(mut all: Vec<Self>) -> Option<Self> {
+        let first = all.first()?;
+        if all.len() == 1 {
+            return all.pop();
+        }
+        let (inputs, defaults, outputs) =
+            (first.inputs.clone(), first.defaults.clone(), first.outputs.clone());
+        let (runner, session, targets) = (first.runner.clone(), first.session.clone(), first.targets);
+        Some(Self { inputs, defaults, outputs, targets, runner, session, lanes: Some(Lanes::new(all)) })
     }
 
     /// Inputs in the model's order. Those that the model declares optional may be left out.
@@ -198,9 +216,24 @@ impl Model {
         &self,
         inputs: Vec<(String, Tensor)>,
         outputs: Vec<String>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         self.check(&inputs, &outputs)?;
+        let lane = match &self.lanes {
+            Some(lanes) => Some(lanes.take(deadline).await?),
+            None => None,
+        };
+        let model = lane.as_ref().map_or(self, |lane| lane.model);
+        model.run_alone(inputs, outputs, deadline).await
+    }
+
+    /// In this session.
+    async fn run_alone(
+        &self,
+        inputs: Vec<(String, Tensor)>,
+        outputs: Vec<String>,
+        deadline: Deadline,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
         let answer = if blocking::allowed() || self.runner.short() {
             match self.session.try_lock() {
                 Ok(mut session) => self.runner.run(&mut session, &inputs, &outputs, deadline)?,
@@ -223,14 +256,14 @@ impl Model {
     pub fn run_here(
         &self,
         inputs: &[(String, Tensor)],
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         self.check(inputs, &[])?;
         self.runner.run(&mut self.session.blocking_lock(), inputs, &[], deadline)
     }
 
-    async fn lock(&self, deadline: Instant) -> Result<OwnedMutexGuard<Session>, RunError> {
-        tokio::time::timeout_at(deadline.into(), self.session.clone().lock_owned())
+    async fn lock(&self, deadline: Deadline) -> Result<OwnedMutexGuard<Session>, RunError> {
+        tokio::time::timeout_at(deadline.answer.into(), self.session.clone().lock_owned())
             .await
             .map_err(|_| RunError::Deadline)
     }
@@ -275,7 +308,7 @@ impl Runner {
         session: &mut Session,
         inputs: &[(String, Tensor)],
         wanted: &[String],
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let mut values = Vec::with_capacity(self.taken.len().min(inputs.len()));
         for outlet in &self.taken {
@@ -290,7 +323,7 @@ impl Runner {
         let given: Vec<&Outlet> = self.given.iter().filter(asked).collect();
         let names: Vec<&CStr> = given.iter().map(|outlet| outlet.symbol()).collect();
         let start = clock::now();
-        if start >= deadline {
+        if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
         self.watch.arm(deadline);

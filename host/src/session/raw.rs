@@ -66,13 +66,12 @@ pub fn bytes(value: &DynValue) -> Result<&[u8], ValueError> {
 }
 
 fn count(extents: &[i64]) -> Result<usize, ValueError> {
-    if extents.contains(&0) {
-        return Ok(0);
-    }
     extents
         .iter()
+        .filter(|&&extent| extent != 0)
         .try_fold(1_usize, |count, &extent| count.checked_mul(usize::try_from(extent).ok()?))
         .filter(|&count| count.checked_mul(16).is_some())
+        .map(|count| if extents.contains(&0) { 0 } else { count })
         .ok_or_else(|| {
             let extents = extents.iter().map(|extent| extent.unsigned_abs()).collect();
             ValueError::Malformed(TensorError::Overflow(extents))

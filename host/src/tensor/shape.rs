@@ -5,6 +5,9 @@ use super::TensorError;
 /// Most dimensions that a tensor may have.
 pub const MAX_RANK: usize = 64;
 
+/// Bytes of the largest element.
+const LARGEST: usize = 8;
+
 /// Extents, inline up to rank 4.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Shape(Extents);
@@ -16,20 +19,21 @@ enum Extents {
 }
 
 impl Shape {
-    /// Their product; refused where it cannot be addressed.
+    /// Their product; refused where it cannot be addressed, and where it could not be but for an extent of zero:
+    /// whoever multiplies them in another order would overflow (numpy has the same rule).
     pub(super) fn elements(&self) -> Result<usize, TensorError> {
         if self.len() > MAX_RANK {
             return Err(TensorError::Rank(self.len()));
         }
-        // A zero extent makes the product zero whatever the others are, so they may not overflow
-        // on the way there.
-        if self.contains(&0) {
-            return Ok(0);
-        }
-        self.iter()
+        let product = self
+            .iter()
+            .filter(|&&extent| extent != 0)
             .try_fold(1_usize, |product, &extent| product.checked_mul(usize::try_from(extent).ok()?))
-            .filter(|&product| isize::try_from(product).is_ok())
-            .ok_or_else(|| TensorError::Overflow(self.to_vec()))
+            .filter(|product| {
+                product.checked_mul(LARGEST).is_some_and(|bytes| isize::try_from(bytes).is_ok())
+            })
+            .ok_or_else(|| TensorError::Overflow(self.to_vec()))?;
+        Ok(if self.contains(&0) { 0 } else { product })
     }
 }
 

@@ -6,7 +6,6 @@ use selvedge_host::failure::PredictError;
 use selvedge_host::session::{How, Model, Source};
 use selvedge_host::tensor::{Buffer, NamedTensor, Tensor};
 use selvedge_package::tensor::Datatype;
-use selvedge_tests::clock;
 use selvedge_tests::onnx_writer::{self, Element, Extent, Message, node, value};
 use serde_json::json;
 
@@ -169,7 +168,7 @@ fn only_the_outputs_that_are_asked_for_come() {
     let run = |names: &[&str]| {
         let x = fp32("x", &[2], &[1.5, -2.0]).tensor;
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        executor().block_on(model.run(vec![("x".to_owned(), x)], names, clock::now() + LONG))
+        executor().block_on(model.run(vec![("x".to_owned(), x)], names, LONG.into()))
     };
     let (size, less) = (("size", vec![1.5, 2.0]), ("less", vec![-1.5, 2.0]));
     for (names, expected) in [

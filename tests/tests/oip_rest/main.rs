@@ -10,6 +10,7 @@ mod running;
 mod schemathesis;
 mod sequences;
 mod shut_in;
+mod together;
 mod triton_client;
 
 use selvedge_tests::serving as host;

@@ -154,7 +154,7 @@ async fn a_guest_that_does_not_stop_costs_its_own_request_only() {
 }
 
 /// A package that counts as far as it is told, with a deadline in milliseconds.
-fn counting(deadline: u32) -> Package {
+pub fn counting(deadline: u32) -> Package {
     let scalar = |name, value: i64| tensor((name, "INT64"), &[], json!([value]));
     let case = json!({"name": "three", "inputs": [scalar("trips", 3)], "outputs": [scalar("count", 3)]});
     let specs: (&[Spec], &[Spec]) = (&[("trips", "INT64", &[])], &[("count", "INT64", &[])]);
@@ -176,7 +176,7 @@ fn begin(host: &Host, path: &str, length: usize) -> TcpStream {
 }
 
 /// Asks `count` for more than it can do in time; returns once the host works on the request.
-fn ask_without_end(host: &Host) -> TcpStream {
+pub fn ask_without_end(host: &Host) -> TcpStream {
     let body = json!({"inputs": [tensor(("trips", "INT64"), &[], json!([i64::MAX]))]}).to_string();
     let mut stream = begin(host, "/v2/models/count/infer", body.len());
     stream.write_all(body.as_bytes()).unwrap();
@@ -209,7 +209,7 @@ async fn a_second_signal_ends() {
 }
 
 /// `y = shape(m · m)` with `m` zeros of the shape `x`: an operator as slow as the shape is large.
-fn slow_operator() -> Vec<u8> {
+pub fn slow_operator() -> Vec<u8> {
     let (x, y) = (
         onnx_writer::value("x", Element::Int64, &[2.into()]),
         onnx_writer::value("y", Element::Int64, &[Extent::Fixed(2)]),

@@ -48,13 +48,12 @@ fn rows(shapes: &Tensor, elements: usize) -> Result<Vec<(Vec<i64>, usize)>, Valu
         if extents.iter().any(|&extent| extent < 0) || rest.iter().any(|&extent| extent != -1) {
             return Err(malformed(format!("item {item}: {row:?} are no extents")));
         }
-        let count = if extents.contains(&0) {
-            Some(0)
-        } else {
-            extents
-                .iter()
-                .try_fold(1_usize, |count, &extent| count.checked_mul(usize::try_from(extent).ok()?))
-        };
+        // What would overflow but for an extent of zero is refused, too, as it is of any tensor.
+        let count = extents
+            .iter()
+            .filter(|&&extent| extent != 0)
+            .try_fold(1_usize, |count, &extent| count.checked_mul(usize::try_from(extent).ok()?))
+            .map(|count| if extents.contains(&0) { 0 } else { count });
         sum = count.and_then(|count| sum.checked_add(count)).filter(|&sum| sum <= elements).ok_or_else(
             || malformed(format!("item {item}: {extents:?} goes past the {elements} elements")),
         )?;
@@ -121,6 +120,7 @@ mod tests {
             ([2, 1], &[2, 2], 3, "item 1: [2] goes past the 3 elements"),
             ([1, 1], &[2], 3, "3 elements, of which its items have 2"),
             ([1, 2], &[i64::MAX, i64::MAX], 3, "goes past the 3 elements"),
+            ([1, 3], &[i64::MAX, 0, i64::MAX], 0, "goes past the 0 elements"),
             ([1 << 40, 0], &[], 3, "a sequence of 1099511627776 items"),
             ([0, 1 << 40], &[], 0, "items of 1099511627776 dimensions"),
         ] {

@@ -1,0 +1,58 @@
+//! When a request has to be answered, and when its package has had all the time that it is given.
+//!
+//! They differ where a client gives less time than the package's author did, or where a request had to wait
+//! for its turn. Guests and models are told to stop at the first. Only a model that runs on after the second
+//! is one that cannot be stopped, for which the host ends: no client can bring that about by giving little.
+
+use std::time::{Duration, Instant};
+
+use crate::clock;
+
+/// The two moments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    /// Nobody waits for the answer after this.
+    pub answer: Instant,
+    /// The package had all of its time by then; never before `answer`.
+    pub end: Instant,
+}
+
+impl Deadline {
+    /// For a package that may take `whole` from now on, of which somebody waits until `answer`.
+    pub fn new(answer: Instant, whole: Duration) -> Self {
+        let end = clock::now() + whole;
+        Self { answer: answer.min(end), end }
+    }
+
+    /// Cut to `most` from now on.
+    #[must_use]
+    pub fn within(self, most: Duration) -> Self {
+        let end = self.end.min(clock::now() + most);
+        Self { answer: self.answer.min(end), end }
+    }
+}
+
+/// All the time that there is.
+impl From<Duration> for Deadline {
+    fn from(whole: Duration) -> Self {
+        let end = clock::now() + whole;
+        Self { answer: end, end }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_longer_than_the_package_may_take() {
+        let (now, second) = (clock::now(), Duration::from_secs(1));
+        let short = Deadline::new(now + second, 60 * second);
+        assert!(short.answer == now + second && short.end >= now + 60 * second);
+        let long = Deadline::new(now + 3600 * second, second);
+        assert_eq!(long.answer, long.end);
+        let cut = Deadline::from(3600 * second).within(second);
+        assert!(cut.answer == cut.end && cut.end <= clock::now() + second);
+        assert_eq!(short.within(3600 * second), short);
+    }
+}
