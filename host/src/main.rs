@@ -166,6 +166,9 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
     let cache = data.as_ref().map(|data| data.join("compiled"));
     let fatal = fatal::callback(Arc::clone(&journal), data.clone());
     let options = options(places, cache, Arc::clone(&fatal));
+    if let Some(own) = &own {
+        own.folder.prepare();
+    }
     let readable = serve.packages_below.into_iter().chain(own.iter().flat_map(Own::readable)).collect();
     shut_in(&options, readable, data)?;
     let runtime = Runtime::new(options)?;

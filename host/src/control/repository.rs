@@ -137,9 +137,7 @@ pub async fn unload_model(control: &Control, name: &str) -> Result<(), Refused> 
 
 /// Loads all that the folder holds, one after another; says which were refused and why.
 pub async fn load_all(control: &Arc<Control>, folder: &Folder) -> Result<(), String> {
-    let contents = look(folder).await.map_err(|refused| refused.0.error)?;
-    folder.tidy(&contents);
-    let Contents { found, unfit } = contents;
+    let Contents { found, unfit } = look(folder).await.map_err(|refused| refused.0.error)?;
     let count = found.len() + unfit.len();
     let mut refused: Vec<_> = unfit.into_iter().map(|unfit| (unfit.folder, unfit.why)).collect();
     for found in found {

@@ -68,7 +68,12 @@ fn put(blob: &Path, path: &Path) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
     }
     // Across file systems, and where this process is shut in, there are no hard links.
-    std::fs::hard_link(blob, path).or_else(|_| std::fs::copy(blob, path).map(drop))
+    std::fs::hard_link(blob, path).or_else(|_| {
+        // Not `fs::copy`: it sets a mode, which this process may not do any more either.
+        let mut from = std::fs::File::open(blob)?;
+        let mut to = std::fs::File::create(path)?;
+        std::io::copy(&mut from, &mut to).map(drop)
+    })
 }
 
 /// Removes what is laid out below `laid` and is none of `kept`.

@@ -116,9 +116,12 @@ impl Folder {
         })
     }
 
-    /// Takes away what was laid out for packages that are not in the folder any more.
-    pub fn tidy(&self, contents: &Contents) {
-        layout::tidy(&self.laid, contents.found.iter().map(|found| found.directory.as_path()));
+    /// Lays out what has to be, and takes away what was for packages that are not in the folder any more. Before
+    /// this process is shut in, hard links can be made. What is wrong is said when the packages are loaded.
+    pub fn prepare(&self) {
+        if let Ok(contents) = self.look() {
+            layout::tidy(&self.laid, contents.found.iter().map(|found| found.directory.as_path()));
+        }
     }
 }
 
@@ -231,10 +234,9 @@ mod tests {
             check("one", "`two` holds a package of the name `same` too");
             check("two", "`one` holds");
             assert_eq!(unfit.len(), 5);
-            folder.tidy(&contents);
         }
         std::fs::remove_dir_all(root.path().join("packages/a.pkg")).unwrap();
-        folder.tidy(&folder.look().unwrap());
+        folder.prepare();
         assert_eq!(std::fs::read_dir(root.path().join("data/laid")).unwrap().count(), 0);
     }
 

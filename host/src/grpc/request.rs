@@ -239,9 +239,8 @@ fn input<'a>(
             (3, value) => extents(value, &mut shape)?,
             (4, value) => parameters(&mut own, value, Place::Input, limits)?,
             (5, value) => {
-                if contents.replace(message.slice_ref(value.bytes()?)).is_some() {
-                    return Err("`contents` comes twice".to_owned().into());
-                }
+                let before = contents.replace(message.slice_ref(value.bytes()?));
+                before.map_or(Ok(()), |_| Err("`contents` comes twice".to_owned()))?;
             }
             _ => {}
         }

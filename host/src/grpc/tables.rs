@@ -254,8 +254,11 @@ mod tests {
 
     #[test]
     fn the_tables_have_all_that_rest_says() {
-        let manifest: Manifest =
-            serde_json::from_value(fake::manifest("m", "1.0.0", 7, "FP32", &[-1, 2])).unwrap();
+        let mut manifest = fake::manifest("m", "1.0.0", 7, "FP32", &[-1, 2]);
+        manifest["inputs"][0]["optional"] = true.into();
+        manifest["module"]["component"] = "a.wasm".into();
+        manifest["module"]["sequences"] = json!({"most": 2, "idle-seconds": 60});
+        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
         let value = |value: &dyn erased::Json| value.json();
         let parameters = Parameters::new();
         check(SERVER, &value(&metadata::server()));

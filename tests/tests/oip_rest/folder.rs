@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use selvedge_control::client::Client;
+use selvedge_package::Digest;
 use selvedge_tests::{process, wait};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -25,6 +26,20 @@ fn lay(packages: &Path, folder: &str, package: Package) {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), place.join(entry.file_name())).unwrap();
     }
+}
+
+/// The same, as `selvedge package` writes it: an OCI image layout.
+fn lay_image(packages: &Path, folder: &str, package: Package) {
+    let written = package.write();
+    let blobs = packages.join(folder).join("blobs/sha256");
+    std::fs::create_dir_all(&blobs).unwrap();
+    for entry in std::fs::read_dir(written.directory.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        std::fs::write(blobs.join(Digest::of(&bytes).hex()), bytes).unwrap();
+    }
+    let index = json!({"schemaVersion": 2, "manifests": [{"digest": written.package.digest}]});
+    std::fs::write(packages.join(folder).join("index.json"), index.to_string()).unwrap();
+    std::fs::write(packages.join(folder).join("oci-layout"), "{}").unwrap();
 }
 
 fn folder() -> (TempDir, std::path::PathBuf) {
@@ -50,7 +65,7 @@ async fn start(directory: TempDir, packages: &Path) -> Host {
 async fn what_lies_there_is_served_and_its_repository_is_on_the_control_socket() {
     let (directory, packages) = folder();
     lay(&packages, "one", Package::identity("first", 1));
-    lay(&packages, "two", Package::identity("second", 1));
+    lay_image(&packages, "two", Package::identity("second", 1));
     let host = start(directory, &packages).await;
     for name in ["first", "second"] {
         assert_eq!(host.post(&format!("/v2/models/{name}/infer"), ones()).await.0, 200);
@@ -63,7 +78,8 @@ async fn what_lies_there_is_served_and_its_repository_is_on_the_control_socket()
     );
     // A newer release takes the old one's place, and one that is new is served.
     lay(&packages, "one", Package::identity("first", 2));
-    lay(&packages, "three", Package::identity("third", 1));
+    // It is laid out by a host that is shut in.
+    lay_image(&packages, "three", Package::identity("third", 1));
     std::fs::create_dir(packages.join("empty")).unwrap();
     let index =
         async || -> Value { host.control.post("/v2/repository/index", &json!({}), LONG).await.unwrap() };
