@@ -70,7 +70,9 @@ async fn finds_the_segments_that_the_python_package_finds() {
         .output()
         .unwrap();
     assert!(client.status.success(), "{}", String::from_utf8_lossy(&client.stderr));
-    assert_eq!(serde_json::from_slice::<Value>(&client.stdout).unwrap(), expected["long.wav"].0);
+    let segments = &expected["long.wav"].0;
+    let by_every_client = json!([segments, segments, segments]);
+    assert_eq!(serde_json::from_slice::<Value>(&client.stdout).unwrap(), by_every_client);
 }
 
 /// Sends a file as a sequence of its name; all segments of its answers.
