@@ -88,26 +88,40 @@ fn a_type_that_it_has_not_is_said() {
 
 /// The hostile guest, by what it does.
 fn harm(how: &str) -> Opened {
+    let package = harmful(how).write();
+    (package.open().unwrap(), package)
+}
+
+fn harmful(how: &str) -> Package {
     let package = Package::guest(hostile("nn"))
         .module("capabilities", json!(["package-files"]))
         .module("memory-mib", json!(256))
         .module("tensor-mib", json!(16))
         .module("deadline-ms", json!(1000))
         .set("settings", json!({"how": how}));
-    let package = match how {
+    match how {
         "lies" => package.set("outputs", json!([{"name": "errors", "datatype": "BYTES", "shape": [-1]}])),
         _ => package,
-    };
-    let package = package.write();
-    (package.open().unwrap(), package)
+    }
+}
+
+fn said_by(loaded: &Loaded) -> Vec<String> {
+    let answer = ask(loaded, small()).unwrap();
+    let said = answer[0].tensor.as_strings().unwrap();
+    said.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_module_is_told_what_may_be_left_out() {
+    let package = harmful("lies").file("model.onnx", crate::optional::scaled()).write();
+    let said = said_by(&package.open().unwrap());
+    assert!(said.contains(&"may be left out: scale []".to_owned()), "{said:#?}");
 }
 
 #[test]
 fn nonsense_in_every_call_gives_an_error_and_nothing_else() {
     let (loaded, _directory) = harm("lies");
-    let answer = ask(&loaded, small()).unwrap();
-    let said = answer[0].tensor.as_strings().unwrap();
-    let said: Vec<String> = said.iter().map(|line| String::from_utf8(line.to_vec()).unwrap()).collect();
+    let said = said_by(&loaded);
     for expected in [
         "no bytes: ErrorCode::InvalidArgument: 0 builders came",
         "two: ErrorCode::InvalidArgument: 2 builders came",
@@ -128,10 +142,11 @@ fn nonsense_in_every_call_gives_an_error_and_nothing_else() {
         "good: no error",
         "to: wasi:nn has no tensors of BYTES",
         "from: shape [2] of INT64 takes 16 bytes, and 8 came",
+        "may be left out: ",
     ] {
         assert!(said.iter().any(|line| line.starts_with(expected)), "{expected}: {said:#?}");
     }
-    assert_eq!(said.len(), 19, "{said:#?}");
+    assert_eq!(said.len(), 20, "{said:#?}");
     assert!(said.iter().all(|line| line.len() < 1200), "an error has a length");
     counts::say(
         "hostile guest: nonsense to every call of wasi:nn: an error each, and the next request is answered",

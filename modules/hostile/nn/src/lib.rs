@@ -8,7 +8,8 @@ use std::cell::RefCell;
 
 use exports::selvedge::model::predictor::{Error, Guest, NamedTensor};
 use selvedge::model::tensors::Tensor;
-use selvedge::model::{config, nn_tensors, sessions};
+use selvedge::model::sessions::{self, Session};
+use selvedge::model::{config, nn_tensors};
 use wasi::nn::errors::Error as NnError;
 use wasi::nn::graph::{ExecutionTarget, GraphEncoding, load, load_by_name};
 use wasi::nn::tensor::{Tensor as NnTensor, TensorType};
@@ -98,6 +99,9 @@ fn lies() -> Result<Vec<NamedTensor>, Error> {
     errors.push(format!("to: {}", of(nn_tensors::to_nn(&text).err())).into_bytes());
     let short = NnTensor::new(&[2], TensorType::I64, &[0; 8]);
     errors.push(format!("from: {}", of(nn_tensors::from_nn(&short).err())).into_bytes());
+    let optional = Session::open(&model)?.optional_inputs();
+    let optional: Vec<_> = optional.iter().map(|spec| format!("{} {:?}", spec.name, spec.shape)).collect();
+    errors.push(format!("may be left out: {}", optional.join(", ")).into_bytes());
     let tensor = Tensor::create_bytes(&[errors.len() as u64], &errors)?;
     Ok(vec![NamedTensor { name: "errors".to_owned(), tensor }])
 }
