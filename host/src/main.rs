@@ -170,7 +170,8 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
         own.folder.prepare();
     }
     let readable = serve.packages_below.into_iter().chain(own.iter().flat_map(Own::readable)).collect();
-    shut_in(&options, readable, data)?;
+    let laid = own.iter().map(|own| own.made_or_laid().to_owned()).collect();
+    shut_in(&options, readable, data, laid)?;
     let runtime = Runtime::new(options)?;
     let executor = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -227,6 +228,11 @@ impl Own {
         std::iter::once(self.folder.path().to_owned()).chain(linked).collect()
     }
 
+    /// Where directories are made: all of the directory that was made for this process, for it is emptied at the end.
+    fn made_or_laid(&self) -> &Path {
+        self.data.as_deref().unwrap_or_else(|| self.folder.laid())
+    }
+
     fn remove(self) {
         if let Some(made) = self.data {
             // Nothing in it outlives the process. The directory itself may stay, empty: its parent is out of reach.
@@ -248,9 +254,14 @@ fn more_descriptors() {
 
 /// Loads ONNX Runtime's library, which may not be read any more afterwards, and shuts this process in. No
 /// thread has been started.
-fn shut_in(options: &RuntimeOptions, readable: Vec<PathBuf>, data: Option<PathBuf>) -> anyhow::Result<()> {
+fn shut_in(
+    options: &RuntimeOptions,
+    readable: Vec<PathBuf>,
+    data: Option<PathBuf>,
+    laid: Vec<PathBuf>,
+) -> anyhow::Result<()> {
     session::library::preload(&options.onnxruntime)?;
-    for directory in readable.iter().chain(&data) {
+    for directory in readable.iter().chain(&data).chain(&laid) {
         // Landlock knows what is there, and nothing that is made later.
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -263,7 +274,7 @@ fn shut_in(options: &RuntimeOptions, readable: Vec<PathBuf>, data: Option<PathBu
     }
     let library = options.onnxruntime.parent().map(PathBuf::from);
     let own = library.into_iter().chain([options.modules.clone()]).collect();
-    confine(&Reach { readable, writable: data.into_iter().collect(), own });
+    confine(&Reach { readable, writable: data.into_iter().collect(), laid, own });
     Ok(())
 }
 
@@ -293,7 +304,7 @@ fn try_out(probe: Probe, places: Places) -> anyhow::Result<ExitCode> {
         fatal::end(fatal::EXIT_CODE);
     });
     let options = options(places, None, fatal);
-    shut_in(&options, readable, None)?;
+    shut_in(&options, readable, None, Vec::new())?;
     let result = probe::run(target, options);
     println!("{}", serde_json::to_string(&result).context("the result could not be written")?);
     Ok(match result {

@@ -60,10 +60,12 @@ pub fn restrict(reach: &Reach) -> Result<String, String> {
         ruleset = allow(ruleset, path, read)?;
     }
     ruleset = allow(ruleset, Path::new("/dev/null"), read | AccessFs::WriteFile)?;
-    let files = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
-    let write = read | files | AccessFs::MakeDir | AccessFs::RemoveDir;
+    let write = read | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
     for path in &reach.writable {
         ruleset = allow(ruleset, path, write)?;
+    }
+    for path in &reach.laid {
+        ruleset = allow(ruleset, path, write | AccessFs::MakeDir | AccessFs::RemoveDir)?;
     }
     let status = ruleset.restrict_self().map_err(|error| said(&error))?;
     let files = if reach.readable.is_empty() { "all files readable" } else { "packages readable" };

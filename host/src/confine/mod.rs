@@ -24,8 +24,10 @@ use serde::Serialize;
 pub struct Reach {
     /// Where packages lie, and whatever else is read: files below are readable. Empty: all files are.
     pub readable: Vec<PathBuf>,
-    /// Directories in which files and directories are made, changed and removed.
+    /// Directories in which files are made, changed and removed.
     pub writable: Vec<PathBuf>,
+    /// Directories in which packages are laid out: directories are made and removed there, too.
+    pub laid: Vec<PathBuf>,
     /// Libraries and modules of the program itself, readable too.
     pub own: Vec<PathBuf>,
 }

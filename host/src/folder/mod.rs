@@ -65,6 +65,11 @@ impl Folder {
         &self.path
     }
 
+    /// Where packages are laid out.
+    pub fn laid(&self) -> &Path {
+        &self.laid
+    }
+
     /// Looks into it. Files, and folders whose name begins with a dot, are left alone.
     pub fn look(&self) -> std::io::Result<Contents> {
         let mut folders = Vec::new();

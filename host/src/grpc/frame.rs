@@ -12,6 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use hyper::body::Frame;
+use tokio::sync::Semaphore;
 
 use super::request::raw_begins;
 use super::status::{self, Code};
@@ -25,6 +26,9 @@ const HEAD: usize = 5;
 
 /// Most bytes that an announced length may ask for before they come.
 const AT_ONCE: usize = 1 << 20;
+
+/// Messages that are unpacked side by side: whose they are, and what its package allows, is known afterwards only.
+static UNPACKING: Semaphore = Semaphore::const_new(4);
 
 /// Longest time that a message may take to come, once it has begun.
 pub const MESSAGE_TIME: Duration = Duration::from_secs(30);
@@ -90,6 +94,9 @@ impl Messages {
         let bounds = Bounds { limit, time: MESSAGE_TIME, aligned: 0 };
         // Whose it is, is inside.
         let job = Job { bounds, until: clock::now() + MESSAGE_TIME, leave: None };
+        // Held until it is unpacked.
+        let waiting = tokio::time::timeout(MESSAGE_TIME, UNPACKING.acquire());
+        let _leave = waiting.await.map_err(|_| Failure::Slow(MESSAGE_TIME.as_millis()))?;
         coding::unpack(coding, message, reserved, job, budget).await.map(Some)
     }
 

@@ -30,9 +30,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::control::Control;
+use crate::memory;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
 use crate::serve::Serving;
 use crate::serve::failure::Failure;
+use crate::serve::served::Served;
+use crate::serve::statistics::{ModelStatistics, Statistics};
 use frame::Messages;
 use request::Head;
 use tables::Field;
@@ -138,6 +141,15 @@ async fn about(
             let manifest = model.manifest();
             let versions = serving.table.versions(manifest.name.as_str());
             told(tables::MODEL, &ModelMetadata::new(manifest, versions, &model.provenance))
+        }
+        "ModelStatistics" => {
+            let memory = memory::own();
+            let served: Vec<Arc<Served>> = match head.model {
+                "" => serving.table.all(),
+                _ => vec![model()?.served()],
+            };
+            let model_stats = served.iter().map(|served| ModelStatistics::of(served, memory)).collect();
+            told(tables::STATISTICS, &Statistics { model_stats })
         }
         "ModelConfig" => told(tables::CONFIG, &json!({"config": ModelConfig::new(model()?.manifest())})),
         _ => Err(Failure::Path),

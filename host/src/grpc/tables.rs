@@ -133,6 +133,44 @@ const SEQUENCE_BATCHING: &[Field] = &[
     field("oldest", 4, Kind::Message(&[field("max_candidate_sequences", 1, Kind::Number)])),
 ];
 
+/// `ModelStatisticsResponse`.
+pub const STATISTICS: &[Field] = &[field("model_stats", 1, Kind::Message(MODEL_STATISTICS))];
+
+const MODEL_STATISTICS: &[Field] = &[
+    field("name", 1, Kind::Text),
+    field("version", 2, Kind::Text),
+    field("last_inference", 3, Kind::Number),
+    field("inference_count", 4, Kind::Number),
+    field("execution_count", 5, Kind::Number),
+    field("inference_stats", 6, Kind::Message(INFERENCE_STATISTICS)),
+    field("batch_stats", 7, Kind::Message(BATCH_STATISTICS)),
+    field("memory_usage", 8, Kind::Message(MEMORY_USAGE)),
+    field("response_stats", 0, Kind::Left),
+];
+
+const INFERENCE_STATISTICS: &[Field] = &[
+    field("success", 1, Kind::Message(DURATION)),
+    field("fail", 2, Kind::Message(DURATION)),
+    field("queue", 3, Kind::Message(DURATION)),
+    field("compute_input", 4, Kind::Message(DURATION)),
+    field("compute_infer", 5, Kind::Message(DURATION)),
+    field("compute_output", 6, Kind::Message(DURATION)),
+    field("cache_hit", 7, Kind::Message(DURATION)),
+    field("cache_miss", 8, Kind::Message(DURATION)),
+];
+
+const BATCH_STATISTICS: &[Field] = &[
+    field("batch_size", 1, Kind::Number),
+    field("compute_input", 2, Kind::Message(DURATION)),
+    field("compute_infer", 3, Kind::Message(DURATION)),
+    field("compute_output", 4, Kind::Message(DURATION)),
+];
+
+const DURATION: &[Field] = &[field("count", 1, Kind::Number), field("ns", 2, Kind::Number)];
+
+const MEMORY_USAGE: &[Field] =
+    &[field("type", 1, Kind::Text), field("id", 2, Kind::Number), field("byte_size", 3, Kind::Number)];
+
 /// `RepositoryIndexResponse`, of the list under the name `models`.
 pub const INDEX: &[Field] = &[field(
     "models",

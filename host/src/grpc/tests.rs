@@ -237,6 +237,13 @@ async fn elements_go_both_ways_as_bytes_and_as_numbers() {
     assert_eq!(fields(answer.message(), 6), [Value::Bytes(&large)]);
     let counts = server.serving.find("half", None).unwrap().counts.snapshot();
     assert_eq!((counts.success, counts.failures), (1, [0; 4]));
+    let one = server.call("ModelStatistics", &named("half", "")).await;
+    let statistics = fields(one.message(), 1)[0].bytes().unwrap();
+    assert_eq!(fields(statistics, 4), [Value::Number(1)], "inferences");
+    let success = fields(fields(statistics, 6)[0].bytes().unwrap(), 1)[0].bytes().unwrap();
+    assert_eq!(fields(success, 1), [Value::Number(1)]);
+    let all = server.call("ModelStatistics", &Message::default()).await;
+    assert_eq!(fields(all.message(), 1).len(), 3);
 }
 
 #[tokio::test]

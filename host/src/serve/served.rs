@@ -229,6 +229,13 @@ impl Held {
     }
 }
 
+impl Held {
+    /// The package, which this does not hold for any request.
+    pub fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.0)
+    }
+}
+
 impl std::ops::Deref for Held {
     type Target = Served;
 

@@ -120,6 +120,7 @@ fn main() -> Result<()> {
     let confinement = confine(&Reach {
         readable: vec![place.path("readable")],
         writable: vec![place.path("writable")],
+        laid: Vec::new(),
         own: vec![modules.clone(), onnxruntime.parent().context("a folder")?.to_owned()],
     });
     let (environment, _) = library::load(&onnxruntime)?;
