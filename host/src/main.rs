@@ -17,7 +17,7 @@ use selvedge_control::{ProbeResult, Settings};
 use selvedge_host::confine::{Reach, confine};
 use selvedge_host::control::{fatal, journal::Journal};
 use selvedge_host::engine::cache::Cache;
-use selvedge_host::folder::Folder;
+use selvedge_host::folder::{self, Folder};
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
 use selvedge_host::serve::{listen, locate, server};
@@ -209,15 +209,18 @@ impl Own {
         anyhow::ensure!(path.is_dir(), "`{}` is no folder: --packages names one", path.display());
         let made = match data {
             Some(_) => None,
-            None => {
-                let made = std::env::temp_dir().join(format!("selvedge-host-{}", std::process::id()));
-                let making = std::fs::DirBuilder::new().mode(0o700).create(&made);
-                making.with_context(|| format!("`{}` could not be made: give --data DIR", made.display()))?;
-                Some(made)
-            }
+            None => Some(folder::temporary().with_context(|| {
+                let parent = std::env::temp_dir();
+                format!("no directory could be made in `{}`: give --data DIR", parent.display())
+            })?),
         };
-        let laid = data.as_ref().or(made.as_ref()).map_or_else(PathBuf::new, |data| data.join("packages"));
-        Ok(Some(Self { folder: Folder::new(path, laid), data: made }))
+        let laid = data.as_ref().or(made.as_ref()).map_or_else(PathBuf::new, |data| data.join(folder::LAID));
+        let own = Self { folder: Folder::new(path, laid), data: made };
+        if let Err(why) = own.folder.apart() {
+            own.remove();
+            anyhow::bail!(why);
+        }
+        Ok(Some(own))
     }
 
     /// The folder, and what the links in it lead to.

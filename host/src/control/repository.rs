@@ -11,6 +11,7 @@ use super::load::load;
 use super::refused::Refused;
 use super::route::{activate, unload};
 use crate::folder::{Contents, Folder, Found};
+use crate::serve::table::dispose;
 
 /// A model as the index lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -97,8 +98,12 @@ pub async fn load_model(control: Arc<Control>, name: String) -> Result<(), Refus
     loading.await.map_err(|_| Refused::new(Reason::Internal, "loading panicked"))?
 }
 
-/// Loads and routes a package of the folder; one whose cases do not pass is not kept.
-async fn put(control: &Arc<Control>, found: Found) -> Result<(), Refused> {
+/// Loads and routes a package of the folder, unless it is routed already; one whose cases do not pass is not kept,
+/// and whatever answers goes on.
+pub(super) async fn put(control: &Arc<Control>, found: Found) -> Result<(), Refused> {
+    if control.serving.table.is_serving(&found.package, &Settings::new()) {
+        return Ok(());
+    }
     let message = Load {
         package: found.package.clone(),
         directory: found.directory,
@@ -109,7 +114,7 @@ async fn put(control: &Arc<Control>, found: Found) -> Result<(), Refused> {
     let loaded = load(Arc::clone(control), message).await?;
     if let Some(case) = loaded.first_failure() {
         let why = format!("its case `{}` failed: {}", case.case, case.failure.as_deref().unwrap_or_default());
-        unload(control, &found.package).await;
+        dispose(control.serving.table.unstage(&found.package)).await;
         return Err(Refused::new(Reason::BadCase, why));
     }
     activate(control, &found.package)

@@ -11,8 +11,9 @@ use tokio::sync::{Mutex, watch};
 
 use super::hand_over::Copies;
 use super::journal::Journal;
-use super::{Control, routes};
+use super::{Control, repository, routes};
 use crate::failure::PredictError;
+use crate::folder::Found;
 use crate::serve::Serving;
 use crate::serve::fake::{Behaviour, Fake, FakeOpener, get, manifest, post};
 use crate::serve::predictor::Predictor;
@@ -22,6 +23,7 @@ struct Fixture {
     serving: Arc<Serving>,
     stop: watch::Receiver<bool>,
     router: Router,
+    control: Arc<Control>,
     /// Packages for which the host was to end.
     fatal: Arc<std::sync::Mutex<Vec<String>>>,
 }
@@ -46,7 +48,7 @@ fn fixture(packages: &[&Arc<dyn Predictor>]) -> Fixture {
             move |named| fatal.lock().unwrap().push(named.package.name.to_string())
         }),
     });
-    Fixture { opener, serving, stop: stopped, router: routes::router(control), fatal }
+    Fixture { opener, serving, stop: stopped, router: routes::router(Arc::clone(&control)), control, fatal }
 }
 
 fn package(version: &str, release: u64, behaviour: Behaviour) -> Arc<dyn Predictor> {
@@ -91,6 +93,37 @@ async fn loads_routes_and_unloads() {
     for _ in 0..2 {
         let (status, body) = post(&router, path::UNLOAD, reference(&second)).await;
         assert_eq!((status, states(body).len()), (StatusCode::OK, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_package_of_the_folder_that_is_refused_leaves_what_answers_alone() {
+    let failing = package("1.0.0", 1, Behaviour::Fail(PredictError::Trap("asked for".to_owned())));
+    let Fixture { router, control, opener, .. } = fixture(&[&failing]);
+    let found = || Found {
+        folder: "m".to_owned(),
+        directory: "/nowhere".into(),
+        package: serde_json::from_value(reference(&failing)).unwrap(),
+        version: "1.0.0".to_owned(),
+    };
+    let put = async || repository::put(&control, found()).await;
+    let states = async || states(get(&router, path::STATUS).await.1);
+    assert!(put().await.is_err(), "its case fails");
+    assert_eq!(states().await, []);
+    // It answers, with other settings and then with the same ones, since somebody routed it all the same.
+    for settings in [json!({"threshold": "0.5"}), json!({})] {
+        let mut other = load(&failing);
+        other["settings"] = settings.clone();
+        post(&router, path::LOAD, other).await;
+        post(&router, path::ACTIVATE, reference(&failing)).await;
+        while control.serving.table.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+        let opened = *opener.opened.lock().unwrap();
+        let same = settings == json!({});
+        assert_eq!(put().await.is_ok(), same, "{settings}");
+        assert_eq!(states().await, [(1, PackageState::Serving)], "{settings}");
+        assert_eq!(*opener.opened.lock().unwrap() == opened, same, "{settings}");
     }
 }
 

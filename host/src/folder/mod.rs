@@ -5,12 +5,14 @@
 //! against their digests all the same, as everywhere.
 
 mod layout;
+mod place;
 
 use std::path::{Path, PathBuf};
 
 use selvedge_control::PackageRef;
 
 use crate::runtime::directory::Directory;
+pub use place::{LAID, temporary};
 
 /// Most folders that are looked at.
 const MOST: usize = 128;
@@ -68,6 +70,12 @@ impl Folder {
     /// Where packages are laid out.
     pub fn laid(&self) -> &Path {
         &self.laid
+    }
+
+    /// Whether the host may make and remove directories where packages are laid out: the folder itself is a
+    /// person's, and nothing there is touched. Says what is wrong.
+    pub fn apart(&self) -> Result<(), String> {
+        place::apart(&self.path, &self.laid)
     }
 
     /// Looks into it. Files, and folders whose name begins with a dot, are left alone.
@@ -241,8 +249,40 @@ mod tests {
             assert_eq!(unfit.len(), 5);
         }
         std::fs::remove_dir_all(root.path().join("packages/a.pkg")).unwrap();
+        let of_others = root.path().join("data/laid/sha256-of-others");
+        std::fs::create_dir(&of_others).unwrap();
+        std::fs::create_dir(root.path().join(format!("data/laid/{}.new-1", "0".repeat(64)))).unwrap();
         folder.prepare();
-        assert_eq!(std::fs::read_dir(root.path().join("data/laid")).unwrap().count(), 0);
+        let left = std::fs::read_dir(root.path().join("data/laid")).unwrap();
+        let left: Vec<_> = left.map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left, [of_others], "what the host did not make stays");
+    }
+
+    #[test]
+    fn what_is_half_laid_out_is_laid_out_anew_and_by_several_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, laid) = (root.path().join("a.pkg"), root.path().join("laid"));
+        image(&from, "image", 1);
+        let all = || {
+            std::thread::scope(|scope| {
+                let laying: Vec<_> = (0..8).map(|_| scope.spawn(|| layout::lay_out(&from, &laid))).collect();
+                let mut places = laying.into_iter().map(|laying| laying.join().unwrap().unwrap());
+                let place = places.next().unwrap();
+                assert!(places.all(|other| other == place));
+                place
+            })
+        };
+        let place = all();
+        for half in ["net.onnx", "cases/a.json", "manifest.json", "package.json"] {
+            std::fs::remove_file(place.join(half)).unwrap();
+            assert_eq!(all(), place);
+            assert!(place.join(half).is_file(), "{half}");
+            std::fs::remove_file(place.join(half)).unwrap();
+            std::fs::write(place.join(half), "").unwrap();
+            all();
+            assert!(std::fs::metadata(place.join(half)).unwrap().len() > 0, "{half}");
+        }
+        assert_eq!(std::fs::read_dir(&laid).unwrap().count(), 1, "nothing unfinished is left");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::request::raw_begins;
 use super::status::{self, Code};
+use super::timeout;
 use crate::clock;
 use crate::serve::body::{Bounds, Budget, Reserved};
 use crate::serve::coding::{self, Coding, Job};
@@ -40,6 +41,8 @@ pub struct Messages {
     rest: Bytes,
     /// How messages are packed that say that they are.
     coding: Option<Coding>,
+    /// The time that its client gives the call.
+    given: Option<Duration>,
 }
 
 impl Messages {
@@ -47,15 +50,12 @@ impl Messages {
     pub fn of(headers: &HeaderMap, body: Body) -> Result<Self, Failure> {
         let coding = match headers.get("grpc-encoding").map(|value| value.to_str().unwrap_or_default()) {
             None | Some("identity") => None,
-            Some(name) => Some(Coding::named(name).ok_or_else(|| {
-                // Names of codings only: anything longer is no help.
-                let name: String = name.chars().take(40).collect();
-                Failure::Header(format!(
-                    "messages packed with `{name}` are not taken here: gzip, deflate or none"
-                ))
-            })?),
+            Some(name) => Some(Coding::named(name).ok_or(Failure::NotOffered(
+                "messages packed so (grpc-encoding) are not taken here: gzip, deflate or identity",
+            ))?),
         };
-        Ok(Self { frames: body.into_data_stream(), rest: Bytes::new(), coding })
+        let given = timeout::of(headers)?;
+        Ok(Self { frames: body.into_data_stream(), rest: Bytes::new(), coding, given })
     }
 
     /// Waits until something of a message is here; `false`: there are no more.
@@ -87,26 +87,27 @@ impl Messages {
             return Ok(Some((message, reserved)));
         }
         let Some(coding) = self.coding else {
-            return Err(Failure::Header(
-                "a message says that it is packed, and grpc-encoding does not say how".to_owned(),
-            ));
+            return Err(Failure::Unnamed);
         };
         let bounds = Bounds { limit, time: MESSAGE_TIME, aligned: 0 };
-        // Whose it is, is inside.
-        let job = Job { bounds, until: clock::now() + MESSAGE_TIME, leave: None };
-        // Held until it is unpacked.
-        let waiting = tokio::time::timeout(MESSAGE_TIME, UNPACKING.acquire());
-        let _leave = waiting.await.map_err(|_| Failure::Slow(MESSAGE_TIME.as_millis()))?;
+        // Nobody waits for its answer after this.
+        let time = self.given.map_or(MESSAGE_TIME, |given| given.min(MESSAGE_TIME));
+        let until = clock::now() + time;
+        let waiting = tokio::time::timeout(time, UNPACKING.acquire()).await;
+        // The semaphore is never closed.
+        let permit = waiting.map_err(|_| Failure::Late(time))?.ok();
+        // Whose it is, is inside. Held until it is unpacked, be its client gone.
+        let job = Job { bounds, until, leave: None, permit };
         coding::unpack(coding, message, reserved, job, budget).await.map(Some)
     }
 
     /// The only message of a call that has one.
     pub async fn only(&mut self, limit: usize, budget: &Budget) -> Result<(Bytes, Reserved), Failure> {
-        let missing = || Failure::Broken("there is no message in it".to_owned());
+        let missing = || Failure::NotOffered("this call takes one message, and there is no message in it");
         let message = self.next(limit, budget).await?.ok_or_else(missing)?;
         match tokio::time::timeout(MESSAGE_TIME, self.begins()).await {
             Ok(Ok(false)) => Ok(message),
-            Ok(Ok(true)) => Err(Failure::Header("this call takes one message, and more came".to_owned())),
+            Ok(Ok(true)) => Err(Failure::NotOffered("this call takes one message, and more came")),
             Ok(Err(failure)) => Err(failure),
             Err(_) => Err(Failure::Slow(MESSAGE_TIME.as_millis())),
         }
@@ -189,7 +190,7 @@ pub fn answer(pieces: Vec<Bytes>) -> Response {
 /// An answer with this body.
 pub fn response(body: Body) -> Response {
     let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, status::MEDIA_TYPE);
+    status::mark(&mut response);
     response
 }
 
@@ -297,6 +298,48 @@ mod tests {
                 Err(failure) => assert!(!taken && matches!(failure, Failure::TooLarge { .. }), "{failure}"),
             }
         }
+    }
+
+    fn packed(bytes: &[u8]) -> Body {
+        use std::io::Write as _;
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(bytes).unwrap();
+        let packed = packer.finish().unwrap();
+        Body::from([&[1][..], &(packed.len() as u32).to_be_bytes(), &packed].concat())
+    }
+
+    #[test]
+    fn a_place_to_unpack_is_kept_until_that_is_done_and_waited_for_within_the_calls_time() {
+        // One thread that may block, which does.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        runtime.unwrap().block_on(async {
+            let (go, blocked) = std::sync::mpsc::channel::<()>();
+            let blocking = tokio::task::spawn_blocking(move || blocked.recv().is_ok());
+            let headers = HeaderMap::from_iter(
+                [("grpc-encoding", "gzip"), ("grpc-timeout", "50m")]
+                    .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())),
+            );
+            let before = UNPACKING.available_permits();
+            let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
+            let budget = Budget::new(1);
+            let soon = Duration::from_millis(20);
+            assert!(tokio::time::timeout(soon, messages.next(64, &budget)).await.is_err());
+            drop(messages);
+            assert_eq!(
+                UNPACKING.available_permits(),
+                before - 1,
+                "its client is gone, and it waits to be done"
+            );
+            let others = UNPACKING.acquire_many(before as u32 - 1).await.unwrap();
+            let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
+            let late = messages.next(64, &budget).await;
+            assert!(matches!(late, Err(Failure::Late(_))));
+            go.send(()).unwrap();
+            blocking.await.unwrap();
+            drop(UNPACKING.acquire().await);
+            drop(others);
+        });
     }
 
     #[tokio::test]

@@ -54,7 +54,7 @@ const NAMES: [&str; 2] = ["inference.GRPCInferenceService", "grpc.health.v1.Heal
 const SMALL: usize = 64 << 10;
 
 /// Whether a request is a call of gRPC.
-pub fn is_call(request: &Request) -> bool {
+pub fn is_call<B>(request: &axum::http::Request<B>) -> bool {
     let kind = request.headers().get(header::CONTENT_TYPE).map(|kind| kind.as_bytes());
     kind.is_some_and(|kind| {
         let rest = kind.strip_prefix(b"application/grpc");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 
 use crate::oip::refusal::Refusal;
@@ -11,6 +11,8 @@ use crate::serve::failure::Failure;
 
 /// Media type of every answer.
 pub const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+
+const ACCEPTED: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// Bytes of a message that are told: clients bound what their headers may take.
 const MOST_TOLD: usize = 2048;
@@ -45,6 +47,8 @@ impl Code {
             Failure::Path | Failure::NotOffered(_) | Failure::Refused(Refusal::NotOffered(_)) => {
                 return Self::Unimplemented;
             }
+            // As the standard has it.
+            Failure::Unnamed => return Self::Internal,
             _ => {}
         }
         match failure.status() {
@@ -83,8 +87,15 @@ pub fn failed(failure: &Failure) -> HeaderMap {
 pub fn refused(failure: &Failure) -> Response {
     let mut response = Response::new(Body::empty());
     *response.headers_mut() = failed(failure);
-    response.headers_mut().insert(header::CONTENT_TYPE, MEDIA_TYPE);
+    mark(&mut response);
     response
+}
+
+/// Writes into the head of an answer what it is, and how messages may be packed.
+pub fn mark(response: &mut Response) {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, MEDIA_TYPE);
+    headers.insert(ACCEPTED, HeaderValue::from_static("identity, deflate, gzip"));
 }
 
 /// A message as a header may have it: what is not printable ASCII in percents.
@@ -121,6 +132,9 @@ mod tests {
         check(Refusal::NotOffered("shared memory".to_owned()).into(), Code::Unimplemented);
         check(Refusal::TooLarge { bytes: 2, limit: 1 }.into(), Code::ResourceExhausted);
         check(Failure::Path, Code::Unimplemented);
+        check(Failure::NotOffered("x"), Code::Unimplemented);
+        check(Failure::Unnamed, Code::Internal);
+        check(Failure::StreamIdle(Duration::ZERO), Code::DeadlineExceeded);
         check(Missing::Model("m".to_owned()).into(), Code::NotFound);
         check(Failure::Coming("m".to_owned()), Code::Unavailable);
         let second = std::time::Duration::from_secs(1);

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -29,7 +29,9 @@ use crate::clock;
 use crate::serve::Serving;
 use crate::serve::body::Reserved;
 use crate::serve::failure::Failure;
+use crate::serve::heads;
 use crate::serve::streams::Turn;
+use crate::serve::trace;
 
 /// The field of `ModelStreamInferResponse` that an answer stands in.
 const ANSWER: u32 = 2;
@@ -37,11 +39,16 @@ const ANSWER: u32 = 2;
 /// And the one for what was wrong with a request.
 const ERROR: u32 = 1;
 
+/// Longest time between two messages, and before the first.
+const IDLE: Duration = Duration::from_secs(600);
+
 struct State {
     serving: Arc<Serving>,
+    /// What is kept of the call's head.
     headers: HeaderMap,
     messages: Messages,
     until: Option<Instant>,
+    idle: Duration,
     /// Tells the connection when the server works for it.
     turn: Option<Turn>,
     ready: VecDeque<Bytes>,
@@ -50,19 +57,19 @@ struct State {
 
 /// Answers the call; the messages are read as its answers are taken.
 pub fn answer(serving: Arc<Serving>, request: Request) -> Result<Response, Failure> {
+    within(serving, request, IDLE)
+}
+
+fn within(serving: Arc<Serving>, request: Request, idle: Duration) -> Result<Response, Failure> {
     let (parts, body) = request.into_parts();
     let until = timeout::of(&parts.headers)?.map(|given| clock::now() + given);
     let messages = Messages::of(&parts.headers, body)?;
     let turn = parts.extensions.get::<Turn>().cloned();
-    let state = State {
-        serving,
-        headers: parts.headers,
-        messages,
-        until,
-        turn,
-        ready: VecDeque::new(),
-        ended: false,
-    };
+    let headers = trace::kept(&parts.headers);
+    // A stream may stay open for long, and its head goes here.
+    drop(parts);
+    turn.iter().for_each(|turn| turn.shrink(heads::BESIDE));
+    let state = State { serving, headers, messages, until, idle, turn, ready: VecDeque::new(), ended: false };
     let frames = stream::unfold(state, |mut state| async move {
         let frame = state.step().await?;
         Some((frame, state))
@@ -111,9 +118,11 @@ impl State {
         };
         tokio::select! {
             biased;
-            begins = self.messages.begins() => if !begins? { return Ok(None) },
+            // First: a client that sends without a pause would keep the server from its end.
             () = self.serving.ending() => return Err(Failure::Ending),
+            begins = self.messages.begins() => if !begins? { return Ok(None) },
             () = late => return Err(Failure::StreamTime),
+            () = tokio::time::sleep(self.idle) => return Err(Failure::StreamIdle(self.idle)),
         }
         let longest = infer::longest(&self.serving);
         self.messages.next(longest, &self.serving.budget).await
@@ -160,5 +169,42 @@ impl HttpBody for Frames {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.as_mut().poll_next(cx).map(|frame| frame.map(Ok))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Bytes;
+    use http_body_util::BodyExt;
+
+    async fn end(serving: Arc<Serving>, body: Body, idle: Duration) -> HeaderMap {
+        let answer = within(serving, Request::new(body), idle).unwrap();
+        answer.into_body().collect().await.unwrap().trailers().unwrap().clone()
+    }
+
+    #[tokio::test]
+    async fn a_stream_without_messages_ends_after_its_time() {
+        let silent = Body::from_stream(stream::pending::<Result<Bytes, Infallible>>());
+        let end = end(Serving::new(1), silent, Duration::from_millis(20)).await;
+        assert_eq!(end["grpc-status"], "4");
+        assert!(end["grpc-message"].to_str().unwrap().contains("no message came within 20 ms"), "{end:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_never_pauses_ends_with_the_server() {
+        let serving = Serving::new(1);
+        let of_server = Arc::clone(&serving);
+        let mut sent = 0;
+        let busy = stream::repeat_with(move || {
+            sent += 1;
+            if sent == 3 {
+                of_server.drain();
+            }
+            assert!(sent < 100, "the end is not seen");
+            Ok::<_, Infallible>(Bytes::from_static(b"\0\0\0\0\0"))
+        });
+        let end = end(serving, Body::from_stream(busy), IDLE).await;
+        assert_eq!(end["grpc-status"], "14");
     }
 }

@@ -41,7 +41,8 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         let router = routes::router(Arc::clone(&serving));
-        let ended = tokio::spawn(connection::serve(listener, router, limits, stopped));
+        let ended =
+            tokio::spawn(connection::serve(listener, router, limits, serving.budget.clone(), stopped));
         Self { address, serving, stop, ended }
     }
 
@@ -270,10 +271,10 @@ async fn wrong_calls_are_refused_in_words() {
         call(client, "ModelInfer", headers, vec![good.as_ref()]).await
     };
     infer(client, &[("grpc-timeout", "1x")]).await.refused(3, "grpc-timeout");
-    infer(client, &[("grpc-encoding", "br")]).await.refused(3, "`br`");
+    infer(client, &[("grpc-encoding", "br")]).await.refused(12, "gzip, deflate or identity");
     infer(client, &[("grpc-timeout", "60S"), ("content-type", "application/grpc+proto")]).await.message();
-    call(client, "ModelInfer", &[], vec![]).await.refused(3, "no message");
-    call(client, "ModelInfer", &[], vec![good.as_ref(), good.as_ref()]).await.refused(3, "one message");
+    call(client, "ModelInfer", &[], vec![]).await.refused(12, "no message");
+    call(client, "ModelInfer", &[], vec![good.as_ref(), good.as_ref()]).await.refused(12, "one message");
     call(client, "ModelInfer", &[], vec![b"\x0b"]).await.refused(3, "the message is refused");
     let json = request("ModelInfer", &[("content-type", "application/json")], Full::from("{}").boxed());
     assert_eq!(client.send_request(json).await.unwrap().status(), 415);
@@ -437,6 +438,55 @@ async fn heads_are_bounded() {
     assert!(answer.is_err() || answer.unwrap().status() == 431);
     let again = &mut server.connect().await;
     call(again, "ServerLive", &[], vec![b""]).await.message();
+}
+
+#[tokio::test]
+async fn open_requests_hold_memory_for_their_heads() {
+    let server = Server::echoing().await;
+    let mut client = server.connect().await;
+    let long = "a".repeat(20_000);
+    let (send, receive) = mpsc::channel::<Bytes>(1);
+    let frames = stream::unfold(receive, |mut receive| async move {
+        let frame = receive.recv().await?;
+        Some((Ok(Frame::data(frame)), receive))
+    });
+    let waiting = request("ModelInfer", &[("x", &long)], BodyExt::boxed(StreamBody::new(frames)));
+    let mut answer = std::pin::pin!(client.clone().send_request(waiting));
+    let all = 64 << 20;
+    let held = async {
+        while server.serving.budget.reserve(all - 16_000).is_ok() {
+            assert!(tokio::time::timeout(Duration::from_millis(10), &mut answer).await.is_err());
+        }
+    };
+    tokio::time::timeout(LONG, held).await.expect("its head is held");
+    // There is room for none.
+    let others = server.serving.budget.reserve(all - 40_000).unwrap();
+    let one_more = call(&mut client, "ServerLive", &[("x", &long)], vec![b""]).await;
+    one_more.refused(14, "all the memory");
+    drop(others);
+    drop(send);
+    answer.await.unwrap().into_body().collect().await.unwrap();
+    call(&mut client, "ServerLive", &[("x", &long)], vec![b""]).await.message();
+    let freed = async {
+        while server.serving.budget.reserve(all).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, freed).await.expect("given back");
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_more_does_not_keep_the_server_from_its_end() {
+    let server = Server::echoing().await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    tokio::io::AsyncWriteExt::write_all(&mut silent, begun).await.unwrap();
+    let mut first = [0];
+    tokio::io::AsyncReadExt::read_exact(&mut silent, &mut first).await.unwrap();
+    server.serving.drain();
+    server.stop.send_replace(true);
+    // Its idle time is longer.
+    tokio::time::timeout(LONG / 2, server.ended).await.expect("it ends").unwrap();
 }
 
 #[tokio::test]

@@ -65,6 +65,12 @@ impl Reserved {
         Ok(pieces.into_iter().map(hold).collect())
     }
 
+    /// Gives back what is beyond `bytes`.
+    pub fn shrink(&mut self, bytes: usize) {
+        let more = self.0.num_permits().saturating_sub(bytes.div_ceil(PIECE));
+        drop(self.0.split(more));
+    }
+
     /// Grows to `bytes` in all.
     pub fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
         let held = self.0.num_permits() * PIECE;

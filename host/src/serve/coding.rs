@@ -11,6 +11,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
+use tokio::sync::SemaphorePermit;
 
 use super::body::{Bounds, Budget, Reserved};
 use super::failure::Failure;
@@ -146,6 +147,8 @@ pub struct Job {
     pub until: Instant,
     /// Keeps others out meanwhile.
     pub leave: Option<Leave>,
+    /// As that does, where it is not known whose it is.
+    pub permit: Option<SemaphorePermit<'static>>,
 }
 
 fn unpack_here(
@@ -266,7 +269,7 @@ mod tests {
     async fn job(limit: usize, until: Instant) -> Job {
         let gate = Gate::new(&Module::default(), &Arc::default());
         let leave = gate.ready(clock::now() + Duration::from_secs(60)).await.unwrap();
-        Job { bounds: bounds(limit), until, leave: Some(leave) }
+        Job { bounds: bounds(limit), until, leave: Some(leave), permit: None }
     }
 
     fn packed(coding: Coding, text: &[u8]) -> Vec<u8> {

@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::body::Budget;
 use super::failure::Failure;
 use super::http2;
 use super::preface::{self, Version};
@@ -79,9 +80,15 @@ impl Listener for UnixListener {
     }
 }
 
-/// Serves until `stop` becomes true; then closes the listener, ends idle connections and waits for
+/// Serves, with memory from `budget`, until `stop` becomes true; then closes the listener, ends idle connections and waits for
 /// the others to finish what they are at.
-pub async fn serve<L: Listener>(listener: L, router: Router, limits: Limits, stop: watch::Receiver<bool>) {
+pub async fn serve<L: Listener>(
+    listener: L,
+    router: Router,
+    limits: Limits,
+    budget: Budget,
+    stop: watch::Receiver<bool>,
+) {
     let seats = Seats::new(limits.connections);
     let mut connections = JoinSet::new();
     let mut stopped = stop.clone();
@@ -99,7 +106,14 @@ pub async fn serve<L: Listener>(listener: L, router: Router, limits: Limits, sto
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok((stream, seat)) => {
-                connections.spawn(connection(stream, seat, router.clone(), limits, stop.clone()));
+                connections.spawn(connection(
+                    stream,
+                    seat,
+                    router.clone(),
+                    limits,
+                    budget.clone(),
+                    stop.clone(),
+                ));
             }
             Err(error) => {
                 // Out of descriptors, or a client that went away: neither ends the server.
@@ -113,8 +127,14 @@ pub async fn serve<L: Listener>(listener: L, router: Router, limits: Limits, sto
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection<S>(stream: S, seat: Seat, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
-where
+async fn connection<S>(
+    stream: S,
+    seat: Seat,
+    router: Router,
+    limits: Limits,
+    budget: Budget,
+    mut stop: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let begun = tokio::select! {
@@ -126,7 +146,7 @@ where
     };
     match begun {
         Ok(Ok((Version::Http1, stream))) => http1(stream, seat, router, limits, stop).await,
-        Ok(Ok((Version::Http2, stream))) => http2::serve(stream, &seat, router, limits, stop).await,
+        Ok(Ok((Version::Http2, stream))) => http2::serve(stream, &seat, router, limits, &budget, stop).await,
         // It ended, or said nothing in time.
         Ok(Err(_)) | Err(_) => {}
     }
@@ -289,7 +309,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let serving = tokio::spawn(serve(listener, router, limits, stopped));
+        let serving = tokio::spawn(serve(listener, router, limits, Budget::new(1), stopped));
         Fixture { address, gone, stop, serving }
     }
 

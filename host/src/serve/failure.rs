@@ -84,6 +84,12 @@ pub enum Failure {
     /// The time that a client gave a stream is over.
     #[error("the time that was given to this call is over")]
     StreamTime,
+    /// A message that says it is packed, of a call that does not say how.
+    #[error("a message says that it is packed, and grpc-encoding does not say how")]
+    Unnamed,
+    /// A stream on which nothing comes.
+    #[error("no message came within {} ms: open a stream anew when there is something to ask", millis(*.0))]
+    StreamIdle(Duration),
     /// A body of another kind.
     #[error("{0}")]
     MediaType(String),
@@ -158,7 +164,7 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Refused(Refusal::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Refused(_) | Self::Header(_) | Self::Broken(_) | Self::Coding { .. } => {
+            Self::Refused(_) | Self::Header(_) | Self::Unnamed | Self::Broken(_) | Self::Coding { .. } => {
                 StatusCode::BAD_REQUEST
             }
             Self::Unwritable(_) | Self::Unanswerable => StatusCode::BAD_REQUEST,
@@ -166,7 +172,7 @@ impl Failure {
             Self::Path | Self::NoService | Self::NotOffered(_) | Self::Missing(_) => StatusCode::NOT_FOUND,
             Self::Repository(error) => refused::status(error.reason),
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Slow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::Slow(_) | Self::StreamIdle(_) => StatusCode::REQUEST_TIMEOUT,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Full(_) | Self::Sequence(SequenceError::TooMany(_) | SequenceError::Crowded(_)) => {

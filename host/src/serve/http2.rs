@@ -1,14 +1,16 @@
 //! HTTP/2 on a connection: the same requests, several at once, and the calls of gRPC. Bounded are the
-//! requests at once, their heads, what of their bodies waits to be read, and the times that `streams` keeps.
+//! requests at once, their heads (from the memory of all requests), what of their bodies waits to be read, and the times that `streams` keeps.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::{Service, service_fn};
@@ -16,10 +18,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
+use super::body::Budget;
 use super::connection::{Arriving, Limits, MOST_HEAD};
 use super::failure::Failure;
+use super::heads;
 use super::seats::Seat;
 use super::stream::Stream;
 use super::streams::{Standing, Streams};
@@ -39,21 +43,40 @@ const MOST_WAITING: usize = 128 << 10;
 /// Looks at the times of a connection, within each.
 const LOOKS: u32 = 8;
 
+/// Time after the last answer, while the server ends: clients that do not answer are not waited for.
+const LINGERING: Duration = Duration::from_secs(1);
+
 /// Serves the requests of a connection until it ends, `stop` becomes true or its seat is wanted.
-pub async fn serve<S>(stream: S, seat: &Seat, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
-where
+pub async fn serve<S>(
+    stream: S,
+    seat: &Seat,
+    router: Router,
+    limits: Limits,
+    budget: &Budget,
+    mut stop: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let streams = Streams::new(seat.notes());
     let inner = TowerToHyperService::new(router);
     let service = service_fn(|mut request: hyper::Request<Incoming>| {
         let turn = streams.open();
+        let refused = match heads::reserve(budget, &request) {
+            Ok(reserved) => {
+                turn.hold(reserved);
+                None
+            }
+            Err(refused) => Some(refused),
+        };
         request.extensions_mut().insert(turn.clone());
         let request = request.map(|body| {
             let turn = turn.clone();
             Arriving::new(body, move || turn.working())
         });
-        let answering = AssertUnwindSafe(inner.call(request)).catch_unwind();
+        let answering = match refused {
+            None => Either::Left(AssertUnwindSafe(inner.call(request)).catch_unwind()),
+            Some(refused) => Either::Right(std::future::ready(Ok(Ok(refused)))),
+        };
         async move {
             let response = match answering.await {
                 Ok(response) => response,
@@ -91,12 +114,19 @@ where
             () = stopped, if !stopping => {
                 serving.as_mut().graceful_shutdown();
                 stopping = true;
+                look = tokio::time::interval_at(Instant::now() + LINGERING, LINGERING / LOOKS);
+                look.set_missed_tick_behavior(MissedTickBehavior::Delay);
             }
             () = seat.asked_to_leave() => {
                 tracing::debug!("a connection was closed for another one");
                 return;
             }
-            _ = look.tick() => match streams.standing(limits.head, limits.answer) {
+            _ = look.tick() => {
+                let idle = streams.standing(LINGERING, limits.answer) == Standing::Idle;
+                if stopping && idle {
+                    return;
+                }
+                match streams.standing(limits.head, limits.answer) {
                 Standing::Well => {}
                 // Its client may have something on the way: it is told first, and has that long again.
                 Standing::Idle if streams.standing(limits.head * 2, limits.answer) == Standing::Well => {
@@ -107,7 +137,7 @@ where
                     tracing::debug!("a connection was closed that does not take its answers");
                     return;
                 }
-            }
+            }}
         }
     }
 }

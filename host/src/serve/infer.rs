@@ -98,7 +98,7 @@ async fn ask(
         None => (bytes, reserved),
         Some(coding) => {
             let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
-            let job = Job { bounds, until, leave: Some(leave) };
+            let job = Job { bounds, until, leave: Some(leave), permit: None };
             coding::unpack(coding, bytes, reserved, job, &serving.budget).await?
         }
     };

@@ -17,6 +17,7 @@ pub mod failure;
 #[cfg(test)]
 pub mod fake;
 pub mod gate;
+pub mod heads;
 pub mod http2;
 pub mod in_turn;
 pub mod infer;

@@ -66,11 +66,13 @@ pub async fn run(
         listeners.http,
         routes::router(Arc::clone(&serving)),
         Limits { connections: seats::allowed(HTTP.connections), ..HTTP },
+        serving.budget.clone(),
         stopped.clone(),
     ));
     let steering = listeners.control.map(|socket| {
         let router = control::routes::router(Arc::clone(&control));
-        tokio::spawn(connection::serve(OwnUser(socket), router, CONTROL, stopped.clone()))
+        let budget = serving.budget.clone();
+        tokio::spawn(connection::serve(OwnUser(socket), router, CONTROL, budget, stopped.clone()))
     });
     let loading = load_own(Arc::clone(&control));
     let mut stopped = stopped;

@@ -14,6 +14,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
+use super::body::Reserved;
 use super::seats::Notes;
 use crate::clock;
 
@@ -76,7 +77,12 @@ impl Streams {
         state.answers.retain(|answer| answer.strong_count() > 0);
         state.answers.push(Arc::downgrade(&answer));
         drop(state);
-        Turn(Arc::new(Inner { shared: Arc::clone(&self.shared), working: AtomicBool::new(false), answer }))
+        Turn(Arc::new(Inner {
+            shared: Arc::clone(&self.shared),
+            working: AtomicBool::new(false),
+            answer,
+            held: Mutex::default(),
+        }))
     }
 
     /// How the connection stands, where it may be idle for `idle` and an answer be waiting for `answer`.
@@ -113,9 +119,23 @@ struct Inner {
     shared: Arc<Shared>,
     working: AtomicBool,
     answer: Arc<Taken>,
+    /// Memory of the request itself, beside its body.
+    held: Mutex<Option<Reserved>>,
 }
 
 impl Turn {
+    /// Holds memory until the end of the answer.
+    pub fn hold(&self, reserved: Reserved) {
+        *self.0.held() = Some(reserved);
+    }
+
+    /// Holds no more than so many bytes from here on.
+    pub fn shrink(&self, bytes: usize) {
+        if let Some(held) = self.0.held().as_mut() {
+            held.shrink(bytes);
+        }
+    }
+
     /// The request is here: the server works on it.
     pub fn working(&self) {
         if !self.0.working.swap(true, Ordering::Relaxed) {
@@ -138,6 +158,11 @@ impl Turn {
 }
 
 impl Inner {
+    fn held(&self) -> MutexGuard<'_, Option<Reserved>> {
+        // Nothing panics while it holds the lock.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn waiting(&self) {
         if self.working.swap(false, Ordering::Relaxed) {
             let mut state = self.shared.state();

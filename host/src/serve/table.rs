@@ -122,6 +122,30 @@ impl Table {
         })
     }
 
+    /// Whether the name is routed to this package, with these settings.
+    pub fn is_serving(&self, package: &PackageRef, settings: &BTreeMap<String, String>) -> bool {
+        self.read(|packages| {
+            packages.get(package.name.as_str()).into_iter().flatten().any(|entry| {
+                is(entry, package.digest)
+                    && entry.state == PackageState::Serving
+                    && entry.served.settings == *settings
+            })
+        })
+    }
+
+    /// Takes out what is staged of this package, and nothing that answers.
+    pub fn unstage(&self, package: &PackageRef) -> Vec<Arc<Served>> {
+        self.write(|packages| {
+            let Some(entries) = packages.get_mut(package.name.as_str()) else { return Vec::new() };
+            let staged = |entry: &mut Entry| is(entry, package.digest) && entry.state == PackageState::Staged;
+            let out = entries.extract_if(.., staged).map(|entry| entry.served).collect();
+            if entries.is_empty() {
+                packages.remove(package.name.as_str());
+            }
+            out
+        })
+    }
+
     /// Routes the name to this package; gives those that drain from now on. `None`: not loaded.
     pub fn activate(&self, package: &PackageRef) -> Option<Vec<Arc<Served>>> {
         self.write(|packages| {

@@ -3,10 +3,15 @@
 //! Such a request has a span of its own: what is logged on its way, by its module too, says which trace
 //! and which caller it was. Others have none, and cost nothing.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Span;
 
 use super::served::Served;
+
+const PARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Longest value that is kept.
+const LONGEST: usize = 256;
 
 /// A valid `traceparent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +22,7 @@ struct Parent<'a> {
 
 /// The span of a request to `model`; `None`: its client does not trace, or not in a form that is known.
 pub fn span(headers: &HeaderMap, model: &Served) -> Option<Span> {
-    let mut given = headers.get_all("traceparent").iter();
+    let mut given = headers.get_all(PARENT).iter();
     // The standard has the header ignored where it is wrong.
     let (Some(value), None) = (given.next(), given.next()) else { return None };
     let parent = parse(value.to_str().ok()?)?;
@@ -25,6 +30,17 @@ pub fn span(headers: &HeaderMap, model: &Served) -> Option<Span> {
     Some(
         tracing::info_span!("request", package, version = %model.version, trace = parent.trace, parent = parent.span),
     )
+}
+
+/// What [`span`] looks at, of a request whose head is not kept.
+pub fn kept(headers: &HeaderMap) -> HeaderMap {
+    let mut kept = HeaderMap::new();
+    // One that came twice counts as none.
+    for value in headers.get_all(PARENT).iter().take(2).filter(|value| value.len() <= LONGEST) {
+        // A copy: the value itself may keep all of the frame that it came in.
+        kept.extend(HeaderValue::from_bytes(value.as_bytes()).ok().map(|value| (PARENT, value)));
+    }
+    kept
 }
 
 /// `00-<32 hex>-<16 hex>-<2 hex>`; later versions may have more after a dash.
