@@ -68,7 +68,7 @@ pub async fn answer(
     let until = start + timeout.unwrap_or(whole);
     let arrived = clock::now();
     let package = match part {
-        Some(part) => Some(InTurn::new(&model.predictor, turn(model, part, until).await?)),
+        Some(part) => Some(InTurn::asked_once(&model.predictor, turn(model, part, until).await?)),
         None => None,
     };
     let Ended { began, outputs } = run(model, package, request.inputs, until).await;

@@ -18,7 +18,7 @@ pub struct InTurn {
 
 impl InTurn {
     /// The package, to be asked once.
-    pub fn new(package: &Arc<dyn Predictor>, turn: Turn) -> Arc<dyn Predictor> {
+    pub fn asked_once(package: &Arc<dyn Predictor>, turn: Turn) -> Arc<dyn Predictor> {
         Arc::new(Self { package: Arc::clone(package), turn: Mutex::new(Some(turn)) })
     }
 }
