@@ -40,15 +40,13 @@ impl Limits {
     pub fn of(module: &Module) -> Self {
         let mib = |count: u32| usize::try_from(u64::from(count) << 20).unwrap_or(usize::MAX);
         let tensors = mib(module.tensor_mib);
-        let sequences = module.sequences.as_ref().map_or(0, |sequences| sequences.most);
-        let instances = module.concurrency.max(1).saturating_add(sequences) as usize;
         Self {
             memory: mib(module.memory_mib),
             table_elements: 100_000,
             instances: 64,
             memories: 32,
             handles: 10_000,
-            wasi_handles: (WASI_HANDLES / instances).clamp(16, 64),
+            wasi_handles: (WASI_HANDLES / instances(module)).clamp(16, 64),
             tensors,
             held_tensors: tensors.saturating_mul(2),
             outputs: 1000,
@@ -57,6 +55,12 @@ impl Limits {
             text: 4 << 10,
         }
     }
+}
+
+/// Instances that a package may have at once: those that answer, and one for each sequence.
+pub fn instances(module: &Module) -> usize {
+    let sequences = module.sequences.as_ref().map_or(0, |sequences| sequences.most);
+    module.concurrency.max(1).saturating_add(sequences) as usize
 }
 
 /// Handles of WASI of all instances of a package together, where each has at least 16.

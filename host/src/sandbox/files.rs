@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use selvedge_package::manifest::{Capability, Module};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::limits::Limits;
+use crate::limits::{Limits, instances};
 
 /// Descriptors where the system does not say how many there may be.
 const UNKNOWN: u64 = 1 << 16;
@@ -39,7 +39,7 @@ impl Files {
         if !module.capabilities.contains(&Capability::PackageFiles) {
             return Ok(None);
         }
-        let wanted = Limits::of(module).wasi_handles * module.concurrency.max(1) as usize;
+        let wanted = Limits::of(module).wasi_handles.saturating_mul(instances(module));
         let permit = u32::try_from(wanted).ok().and_then(|wanted| {
             // None at all where there are not as many.
             Arc::clone(all).try_acquire_many_owned(wanted).ok()
@@ -47,10 +47,11 @@ impl Files {
         let left = all.available_permits();
         permit.map(|permit| Some(Self { _permit: permit })).ok_or_else(|| {
             format!(
-                "its instances may hold {wanted} files together (`capabilities` has `package-files`, and `concurrency` \
-                 is {}); all modules of this host may hold {most}, and {left} of those are left: lower \
-                 `concurrency`, unload a package, or raise the host's limit of descriptors",
-                module.concurrency
+                "its instances may hold {wanted} files together (`capabilities` has `package-files`, and \
+                 `concurrency` and `sequences` make {} instances); all modules of this host may hold {most}, and \
+                 {left} of those are left: lower `concurrency` or `sequences.most`, unload a package, or raise the \
+                 host's limit of descriptors",
+                instances(module)
             )
         })
     }
@@ -81,5 +82,10 @@ mod tests {
         assert!(of(&none).unwrap().is_none());
         drop(one);
         assert!(of(&opens).unwrap().is_some());
+        // An instance that is a sequence's has its files beside those that answer.
+        let sequences = serde_json::from_value(serde_json::json!({"most": 1})).unwrap();
+        let keeps = Module { sequences: Some(sequences), ..module(&[Capability::PackageFiles], 1) };
+        let kept = of(&keeps).unwrap();
+        assert_eq!((kept.is_some(), all.available_permits()), (true, 72));
     }
 }

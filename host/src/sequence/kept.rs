@@ -38,6 +38,8 @@ pub enum Ended {
     Failed,
     /// The release that had it was taken out of service.
     Gone,
+    /// A first request began it anew on the release that took over.
+    Anew,
 }
 
 impl fmt::Display for Ended {
@@ -47,6 +49,7 @@ impl fmt::Display for Ended {
             Self::Idle(time) => write!(f, "it ended after {} s without a request", time.as_secs_f64()),
             Self::Failed => f.write_str("a request of it failed, which ended it"),
             Self::Gone => f.write_str("the release that had it was taken out of service"),
+            Self::Anew => f.write_str("it began anew on the release that took over"),
         }
     }
 }
@@ -70,6 +73,9 @@ pub enum SequenceError {
         "the model keeps {0} sequences at once, and all are in use; end one with `sequence_end`, or try again later"
     )]
     TooMany(usize),
+    /// None begins any more.
+    #[error("the release is being taken out of service and begins no sequences; try again later")]
+    Closed,
     /// No place for one more request.
     #[error("{MOST_WAITING} requests of sequence `{0}` are here; wait for an answer before the next")]
     Crowded(String),
@@ -94,6 +100,8 @@ pub(super) struct Inner {
 pub(super) struct Table {
     pub(super) entries: HashMap<Id, Entry>,
     ended: VecDeque<(Id, Ended)>,
+    /// No sequence begins.
+    closed: bool,
     /// A task waits for the next one to be idle for too long.
     pub(super) watched: bool,
 }
@@ -107,8 +115,8 @@ pub(super) struct Entry {
     pub(super) users: usize,
     /// When the last of them was over.
     pub(super) since: Instant,
-    /// Nothing is kept any more when the running one is over.
-    pub(super) ending: bool,
+    /// Nothing is kept any more when the running one is over, for this reason.
+    pub(super) ending: Option<Ended>,
 }
 
 impl Sequences {
@@ -126,12 +134,31 @@ impl Sequences {
     pub async fn enter(&self, part: Part, deadline: Instant) -> Result<Turn, SequenceError> {
         let (place, seat) = self.0.admit(&part)?;
         let late = |_| SequenceError::Late(part.id_in_words());
-        let state = tokio::time::timeout_at(deadline.into(), place.lock_owned()).await.map_err(late)?;
-        if state.is_none() && !part.first {
-            let table = self.0.lock();
-            return Err(self.0.unknown(&table, &part));
+        let mut state = tokio::time::timeout_at(deadline.into(), place.lock_owned()).await.map_err(late)?;
+        // What is left of a sequence that has ended; dropped when the lock is not held any more.
+        let mut rest = None;
+        let refused = {
+            let mut table = self.0.lock();
+            let begins = part.first && !table.closed;
+            let entry = table.entries.get_mut(&part.id);
+            let ending = entry.and_then(|entry| if begins { entry.ending.take() } else { entry.ending });
+            if let Some(why) = ending {
+                rest = state.take();
+                if rest.is_some() {
+                    table.remember(part.id.clone(), why);
+                }
+            }
+            match part.first {
+                true if table.closed => Some(SequenceError::Closed),
+                false if state.is_none() => Some(self.0.unknown(&table, &part)),
+                _ => None,
+            }
+        };
+        drop(rest);
+        match refused {
+            Some(error) => Err(error),
+            None => Ok(Turn::new(state, part, seat)),
         }
-        Ok(Turn::new(state, part, seat))
     }
 
     /// Whether there is one of this id.
@@ -159,14 +186,47 @@ impl Sequences {
         self.0.idle
     }
 
-    /// Ends all that there are: idle ones now, the others when the request that runs is over.
-    pub fn end_all(&self) {
+    /// Begins no more, and none goes on, until they are opened again. What they keep is still there: see
+    /// [`Self::end_closed`].
+    pub fn close(&self) {
         let mut table = self.0.lock();
-        table.entries.values_mut().for_each(|entry| entry.ending = true);
-        let idle = table.take(|entry| entry.users == 0, Ended::Gone);
+        table.closed = true;
+        table.entries.values_mut().for_each(|entry| entry.ending = Some(Ended::Gone));
+    }
+
+    /// Sequences may begin again.
+    pub fn open_again(&self) {
+        self.0.lock().closed = false;
+    }
+
+    /// Whether none begins.
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().closed
+    }
+
+    /// Drops what those keep that do not go on, unless a request of them is here, which then does it. Takes the time
+    /// that freeing their memory takes.
+    pub fn end_closed(&self) {
+        let mut table = self.0.lock();
+        let idle = table.take(|entry| entry.ending.filter(|_| entry.users == 0));
         self.0.tell(&table);
         drop(table);
         drop(idle);
+    }
+
+    /// Ends all that there are: idle ones now, the others when the request that runs is over. None begins.
+    pub fn end_all(&self) {
+        self.close();
+        self.end_closed();
+    }
+
+    /// Ends this one, if it is here, because it begins anew elsewhere.
+    pub fn end(&self, id: &Id) {
+        match self.0.lock().entries.get_mut(id) {
+            Some(entry) => entry.ending = Some(Ended::Anew),
+            None => return,
+        }
+        self.end_closed();
     }
 }
 
@@ -187,7 +247,7 @@ impl Inner {
         let _idle;
         let mut table = self.lock();
         _idle = self.sweep(&mut table, now);
-        let full = table.entries.len() >= self.most;
+        let (full, closed) = (table.entries.len() >= self.most, table.closed);
         let place = match table.entries.get_mut(&part.id) {
             Some(entry) if entry.users >= MOST_WAITING => {
                 return Err(SequenceError::Crowded(part.id_in_words()));
@@ -197,10 +257,11 @@ impl Inner {
                 Arc::clone(&entry.place)
             }
             None if !part.first => return Err(self.unknown(&table, part)),
+            None if closed => return Err(SequenceError::Closed),
             None if full => return Err(SequenceError::TooMany(self.most)),
             None => {
                 let place = Arc::default();
-                let entry = Entry { place: Arc::clone(&place), users: 1, since: now, ending: false };
+                let entry = Entry { place: Arc::clone(&place), users: 1, since: now, ending: None };
                 table.entries.insert(part.id.clone(), entry);
                 self.tell(&table);
                 place
@@ -218,7 +279,7 @@ impl Inner {
     /// Takes out what was idle for too long; it is to be dropped without the lock.
     pub(super) fn sweep(&self, table: &mut Table, now: Instant) -> Vec<Entry> {
         let over = |entry: &Entry| entry.users == 0 && now.duration_since(entry.since) >= self.idle;
-        let idle = table.take(over, Ended::Idle(self.idle));
+        let idle = table.take(|entry| over(entry).then_some(Ended::Idle(self.idle)));
         if !idle.is_empty() {
             self.tell(table);
         }
@@ -233,11 +294,12 @@ impl Inner {
 }
 
 impl Table {
-    fn take(&mut self, which: impl Fn(&Entry) -> bool, why: Ended) -> Vec<Entry> {
-        let ids: Vec<Id> =
-            self.entries.iter().filter(|(_, entry)| which(entry)).map(|(id, _)| id.clone()).collect();
-        ids.into_iter()
-            .filter_map(|id| {
+    /// Takes out those for which there is a reason.
+    fn take(&mut self, why: impl Fn(&Entry) -> Option<Ended>) -> Vec<Entry> {
+        let over = self.entries.iter().filter_map(|(id, entry)| Some((id.clone(), why(entry)?)));
+        let over: Vec<(Id, Ended)> = over.collect();
+        over.into_iter()
+            .filter_map(|(id, why)| {
                 let entry = self.entries.remove(&id);
                 self.remember(id, why);
                 entry

@@ -198,8 +198,50 @@ async fn all_end_at_once_those_that_run_after_their_request() {
     for id in [1, 2] {
         assert_eq!(unknown(count(&sequences, part(id)).await), Some(Ended::Gone));
     }
-    // It may be wanted again.
+    // None begins until it is wanted again.
+    assert_eq!(count(&sequences, first(1)).await, Err(SequenceError::Closed));
+    sequences.open_again();
     assert_eq!(count(&sequences, first(1)).await, Ok(0));
+    assert_eq!(count(&sequences, part(1)).await, Ok(1));
+}
+
+#[tokio::test]
+async fn none_that_was_ended_is_left_by_who_gives_a_turn_back_or_waits() {
+    let sequences = many(2);
+    for id in [1, 2] {
+        assert_eq!(count(&sequences, first(id)).await, Ok(0));
+    }
+    let given_back = sequences.enter(part(1), soon()).await.unwrap();
+    let running = sequences.enter(part(2), soon()).await.unwrap();
+    let (mut goes_on, mut begins) =
+        (Box::pin(count(&sequences, part(2))), Box::pin(count(&sequences, first(2))));
+    assert!(futures_poll(&mut goes_on).is_none() && futures_poll(&mut begins).is_none());
+    sequences.end_all();
+    drop(given_back);
+    assert!(!sequences.has(&Id::Number(1)));
+    assert_eq!(unknown(count(&sequences, part(1)).await), Some(Ended::Gone));
+    drop(running);
+    assert_eq!(unknown(goes_on.await), Some(Ended::Gone));
+    assert_eq!(begins.await, Err(SequenceError::Closed));
+    assert_eq!(sequences.count(), 0);
+}
+
+#[tokio::test]
+async fn one_that_began_anew_elsewhere_ends_here_and_may_begin_again() {
+    let sequences = many(2);
+    for id in [1, 2] {
+        assert_eq!(count(&sequences, first(id)).await, Ok(0));
+    }
+    sequences.end(&Id::Number(1));
+    assert_eq!(unknown(count(&sequences, part(1)).await), Some(Ended::Anew));
+    let running = sequences.enter(part(2), soon()).await.unwrap();
+    sequences.end(&Id::Number(2));
+    // Begins after the one that runs, and is not ended with what was there before.
+    let mut begins = Box::pin(count(&sequences, first(2)));
+    assert!(futures_poll(&mut begins).is_none());
+    drop(running);
+    assert_eq!(begins.await, Ok(0));
+    assert_eq!(count(&sequences, part(2)).await, Ok(1));
 }
 
 #[tokio::test]

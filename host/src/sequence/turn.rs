@@ -25,17 +25,24 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        // What is left of one that has ended; dropped when the lock is not held any more.
+        let mut rest = None;
         {
             let mut table = self.inner.lock();
             let Some(entry) = table.entries.get_mut(&self.id) else { return };
             entry.users -= 1;
             entry.since = clock::now();
-            let empty = entry.users == 0 && entry.place.try_lock().is_ok_and(|state| state.is_none());
-            if empty {
-                table.entries.remove(&self.id);
+            let empty = entry.place.try_lock().is_ok_and(|state| state.is_none());
+            let ending = entry.ending;
+            if entry.users == 0 && (empty || ending.is_some()) {
+                rest = table.entries.remove(&self.id);
+                if let (Some(why), false) = (ending, empty) {
+                    table.remember(self.id.clone(), why);
+                }
                 self.inner.tell(&table);
             }
         }
+        drop(rest);
         idle::watch(&self.inner);
     }
 }
@@ -76,12 +83,12 @@ impl Turn {
     pub fn keep(mut self, state: State) {
         let ending = {
             let table = self.seat.inner.lock();
-            table.entries.get(&self.seat.id).is_none_or(|entry| entry.ending)
+            table.entries.get(&self.seat.id).map_or(Some(Ended::Gone), |entry| entry.ending)
         };
         match (self.part.last, ending) {
             (true, _) => self.taken = Some(Ended::Last),
-            (false, true) => self.taken = Some(Ended::Gone),
-            (false, false) => {
+            (false, Some(why)) => self.taken = Some(why),
+            (false, None) => {
                 *self.state = Some(state);
                 self.taken = None;
             }

@@ -103,7 +103,11 @@ async fn turn(model: &Served, part: Part, deadline: Instant) -> Result<Turn, Fai
         name: "sequence_id",
         problem: "the package keeps nothing between requests (its manifest has no `module.sequences`)",
     })?;
-    Ok(sequences.enter(part, deadline).await?)
+    let turn = sequences.enter(part, deadline).await?;
+    if turn.part().first {
+        model.begins(&turn.part().id);
+    }
+    Ok(turn)
 }
 
 /// Waits for a turn, alone or with others, and runs; alone where `package` stands for its part in a sequence.

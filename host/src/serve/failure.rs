@@ -178,6 +178,7 @@ impl Failure {
             Self::Full(_) | Self::Sequence(SequenceError::TooMany(_) | SequenceError::Crowded(_)) => {
                 StatusCode::TOO_MANY_REQUESTS
             }
+            Self::Sequence(SequenceError::Closed) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Sequence(SequenceError::Unknown { .. }) => StatusCode::CONFLICT,
             Self::Late(_)
             | Self::Timeout(_)
@@ -272,6 +273,7 @@ mod tests {
         check(Failure::NotAcceptable, 406, false);
         check(Failure::Memory, 503, false);
         check(SequenceError::Unknown { id: String::new(), why: None }.into(), 409, false);
+        check(SequenceError::Closed.into(), 503, false);
         check(SequenceError::TooMany(1).into(), 429, false);
         check(SequenceError::Crowded(String::new()).into(), 429, false);
         check(SequenceError::Late(String::new()).into(), 504, false);

@@ -139,6 +139,23 @@ async fn a_sequence_goes_on_where_it_began_until_it_ends() {
 }
 
 #[tokio::test]
+async fn a_sequence_that_began_anew_does_not_go_on_with_what_it_was() {
+    let first = stateful(1, 2, Behaviour::Echo);
+    let (serving, router) = serving(&first);
+    let (start, goes_on) = (json!({"sequence_id": 1, "sequence_start": true}), json!({"sequence_id": 1}));
+    let end = json!({"sequence_id": 1, "sequence_end": true});
+    assert_eq!(asked(&router, PATH, start.clone()).await, (200, "1.0.0".to_owned()));
+    put(&serving, &stateful(2, 2, Behaviour::Echo));
+    assert_eq!(asked(&router, PATH, start).await, (200, "2.0.0".to_owned()));
+    assert_eq!(first.sequences(), 0);
+    assert_eq!(asked(&router, PATH, end).await, (200, "2.0.0".to_owned()));
+    let (status, said) = asked(&router, PATH, goes_on.clone()).await;
+    assert!(status == 409 && said.contains("ended it with `sequence_end`"), "{status} {said}");
+    let (status, said) = asked(&router, "/v2/models/m/versions/1/infer", goes_on).await;
+    assert!(status == 409 && said.contains("began anew on the release that took over"), "{status} {said}");
+}
+
+#[tokio::test]
 async fn a_sequence_without_end_holds_no_release_for_ever() {
     let first = made(
         1,
@@ -167,6 +184,27 @@ async fn unloading_waits_for_no_sequence() {
     assert_eq!((retired.len(), first.sequences()), (1, 0));
     assert!(serving.table.drain(Arc::clone(&first)).await);
     assert_eq!(asked(&router, PATH, json!({"sequence_id": 1})).await.0, 404);
+}
+
+#[tokio::test]
+async fn unloading_waits_for_no_sequence_whose_request_gives_its_turn_back() {
+    let first = stateful(1, 2, Behaviour::Echo);
+    let (serving, router) = serving(&first);
+    assert_eq!(asked(&router, PATH, json!({"sequence_id": 1, "sequence_start": true})).await.0, 200);
+    let (part, deadline) =
+        (|first| Part { id: Id::Number(1), first, last: false }, clock::now() + first.deadline());
+    let sequences = first.predictor.sequences().unwrap();
+    let turn = sequences.enter(part(false), deadline).await.unwrap();
+    assert_eq!(serving.table.retire(&first.reference()).len(), 1);
+    assert_eq!(first.sequence_time(), std::time::Duration::ZERO);
+    drop(turn);
+    assert_eq!(first.sequences(), 0);
+    assert!(sequences.enter(part(true), deadline).await.is_err(), "one begins while it goes");
+    // Wanted back before it is gone.
+    serving.table.activate(&first.reference()).unwrap();
+    assert!(!serving.table.drain(Arc::clone(&first)).await);
+    assert_eq!(asked(&router, PATH, json!({"sequence_id": 1, "sequence_start": true})).await.0, 200);
+    assert_eq!(asked(&router, PATH, json!({"sequence_id": 1})).await.0, 200);
 }
 
 #[tokio::test]

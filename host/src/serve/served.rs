@@ -17,7 +17,7 @@ use super::predictor::Predictor;
 use super::shares;
 use crate::oip::metadata::provenance;
 use crate::oip::request::{Limits, Parameters};
-use crate::sequence::{Part, Sequences};
+use crate::sequence::{Id, Part, Sequences};
 
 /// Text that one element of a JSON body may take, brackets and white space included.
 const TEXT_PER_ELEMENT: u64 = 64;
@@ -157,14 +157,39 @@ impl Served {
         self.predictor.sequences().map_or(0, Sequences::count)
     }
 
-    /// Ends its sequences, those that run with their request.
+    /// Ends its sequences, those that run with their request; none begins.
     pub fn end_sequences(&self) {
         self.predictor.sequences().map(Sequences::end_all);
     }
 
-    /// Time that its sequences have to end when another release takes over: as long as one may go without a request.
+    /// The same but for freeing what they keep, which takes its time: that is [`Self::end_closed`].
+    pub fn close_sequences(&self) {
+        self.predictor.sequences().map(Sequences::close);
+    }
+
+    /// Frees what its closed sequences keep.
+    pub fn end_closed(&self) {
+        self.predictor.sequences().map(Sequences::end_closed);
+    }
+
+    /// Sequences may begin on it, which is routed.
+    pub fn open_sequences(&self) {
+        self.predictor.sequences().map(Sequences::open_again);
+    }
+
+    /// Time that its sequences have to end when another release takes over: as long as one may go without a
+    /// request, and none where they have been ended.
     pub fn sequence_time(&self) -> Duration {
-        self.predictor.sequences().map_or(Duration::ZERO, Sequences::idle_time)
+        let going_on = self.predictor.sequences().filter(|its| its.count() > 0 && !its.is_closed());
+        going_on.map_or(Duration::ZERO, Sequences::idle_time)
+    }
+
+    /// A sequence begins here: it does not go on in the releases that this one has taken over from.
+    pub fn begins(&self, id: &Id) {
+        let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for served in before.iter().filter_map(Weak::upgrade) {
+            served.predictor.sequences().inspect(|its| its.end(id));
+        }
     }
 
     /// It takes over from these.

@@ -167,31 +167,34 @@ impl Table {
             let draining = entries.iter().filter(|entry| entry.state == PackageState::Draining);
             let before = draining.map(|entry| Arc::downgrade(&entry.served)).collect();
             entries[at].served.follow(before);
+            entries[at].served.open_sequences();
             Some(drained)
         })
     }
 
     /// Takes the package off its route, and ends its sequences; gives what drains from now on, of that digest.
     pub fn retire(&self, package: &PackageRef) -> Vec<Arc<Served>> {
-        self.write(|packages| {
+        let retired: Vec<Arc<Served>> = self.write(|packages| {
             let entries = packages.get_mut(package.name.as_str()).into_iter().flatten();
             entries
                 .filter(|entry| is(entry, package.digest))
                 .map(|entry| {
                     entry.state = PackageState::Draining;
-                    entry.served.end_sequences();
+                    entry.served.close_sequences();
                     Arc::clone(&entry.served)
                 })
                 .collect()
-        })
+        });
+        // Not under the lock, which every request takes.
+        retired.iter().for_each(|served| served.end_closed());
+        retired
     }
 
     /// Waits until a draining package is idle, at most for its deadline and some grace, and where it has sequences
     /// for as long as one may go without a request; takes it out and drops it; says whether it is gone. Ends at once
     /// when it is routed again.
     pub async fn drain(&self, served: Arc<Served>) -> bool {
-        let for_sequences = if served.sequences() > 0 { served.sequence_time() } else { Duration::ZERO };
-        let patience = for_sequences + served.deadline() + DRAIN_GRACE;
+        let patience = served.sequence_time() + served.deadline() + DRAIN_GRACE;
         let emptied = async {
             while !self.remove(&served, Idle::Required) {
                 served.idle().await;
@@ -200,10 +203,13 @@ impl Table {
         if tokio::time::timeout(patience, emptied).await.is_err() {
             // Requests that hold it keep it alive until they end; new ones do not find it.
             self.remove(&served, Idle::Whatever);
-            served.end_sequences();
         }
         let gone = self
             .read(|packages| !packages.values().flatten().any(|entry| Arc::ptr_eq(&entry.served, &served)));
+        // Not where it is routed again.
+        if gone {
+            served.end_sequences();
+        }
         // Freeing sessions and compiled code takes milliseconds: not on a thread that serves.
         dispose(served).await;
         gone

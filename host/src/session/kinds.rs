@@ -46,8 +46,8 @@ pub struct Outlet {
 #[derive(Debug)]
 enum Kind {
     /// A tensor that crosses without a copy, but for strings.
-    Plain,
-    /// A tensor of elements without a name in the protocol.
+    Plain(Element),
+    /// A tensor that is copied: of elements without a name in the protocol, or of memory that may be lent.
     Packed(Element),
     Sequence(Element),
     Map(map::Types),
@@ -69,7 +69,7 @@ impl Outlet {
                     Element::of(*ty).ok_or_else(|| ValueError::Kind(format!("a tensor of {ty}")))?;
                 // ONNX Runtime says -1 for every extent that is not fixed.
                 let shape: Vec<i64> = shape.iter().map(|&extent| extent.max(-1)).collect();
-                let kind = if element.is_named() { Kind::Plain } else { Kind::Packed(element) };
+                let kind = if element.is_named() { Kind::Plain(element) } else { Kind::Packed(element) };
                 (kind, vec![spec(name.to_owned(), element.datatype(), &shape)])
             }
             ValueType::Sequence(item) => match &**item {
@@ -92,12 +92,8 @@ impl Outlet {
                 (Kind::Map(types), specs)
             }
             ValueType::Optional(inner) => {
-                let mut outlet = Self::new(direction, name, inner)?.optional();
                 // ONNX Runtime may pass on what it is lent; here it gets a copy of its own.
-                if let (true, ValueType::Tensor { ty, .. }) = (outlet.is_plain(), &**inner) {
-                    outlet.kind = Kind::Packed(Element::of(*ty).ok_or_else(refused)?);
-                }
-                return Ok(outlet);
+                return Ok(Self::new(direction, name, inner)?.optional().copied());
             }
         };
         let symbol = CString::new(name).map_err(|_| ValueError::Kind("a name with a NUL".to_owned()))?;
@@ -108,6 +104,14 @@ impl Outlet {
     pub fn optional(self) -> Self {
         let specs = self.specs.into_iter().map(TensorSpec::optional).collect();
         Self { specs, optional: true, ..self }
+    }
+
+    /// The same, with a copy of every tensor: no memory is lent to ONNX Runtime for it, nor kept of what it gives.
+    pub fn copied(mut self) -> Self {
+        if let Kind::Plain(element) = self.kind {
+            self.kind = Kind::Packed(element);
+        }
+        self
     }
 
     /// Its name in the model.
@@ -132,13 +136,13 @@ impl Outlet {
 
     /// Whether a tensor stands for itself.
     pub fn is_plain(&self) -> bool {
-        matches!(self.kind, Kind::Plain)
+        matches!(self.kind, Kind::Plain(_))
     }
 
     /// The value that ONNX Runtime takes, from the tensors that stand for it, in the order of `specs`.
     pub fn to_value<'a>(&self, tensors: &[&'a Tensor]) -> Result<SessionInputValue<'a>, ValueError> {
         let value = match (&self.kind, tensors) {
-            (Kind::Plain, [tensor]) => return values::to_value(tensor),
+            (Kind::Plain(_), [tensor]) => return values::to_value(tensor),
             (Kind::Packed(element), [tensor]) => element.whole(tensor)?,
             (Kind::Sequence(element), [items, shapes]) => sequence::to_value(*element, items, shapes)?,
             (Kind::Map(types), [values, keys]) => types.to_value(values, keys)?,
@@ -154,7 +158,7 @@ impl Outlet {
         session: &Arc<SharedSessionInner>,
     ) -> Result<Vec<Tensor>, ValueError> {
         match &self.kind {
-            Kind::Plain => Ok(vec![values::from_value(value, session)?]),
+            Kind::Plain(_) => Ok(vec![values::from_value(value, session)?]),
             Kind::Packed(element) => Ok(vec![element.tensor(&value)?]),
             Kind::Sequence(element) => sequence::from_value(*element, value).map(Vec::from),
             Kind::Map(types) => types.tensors_of(value).map(Vec::from),

@@ -18,7 +18,7 @@ mod run;
 pub mod telemetry;
 pub mod values;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::path::Path;
@@ -148,10 +148,11 @@ impl Model {
         if count > MOST_TENSORS {
             return Err(SessionError::TooMany(count));
         }
-        let mut taken = outlets(Direction::Input, session.inputs())?;
-        let given = outlets(Direction::Output, session.outputs())?;
+        let mut taken = outlets(&session, Direction::Input, session.inputs())?;
+        let given = outlets(&session, Direction::Output, session.outputs())?;
         let (inputs, outputs) = (specs(&taken)?, specs(&given)?);
         taken.extend(defaults(&session, &inputs, MOST_TENSORS - count));
+        let given = given.into_iter().map(|outlet| apart(outlet, &taken)).collect();
         let defaults = taken.iter().flat_map(Outlet::specs).skip(inputs.len()).cloned().collect();
         let options =
             Arc::new(RunOptions::new().map_err(|error| SessionError::Onnx(first_line(error.message())))?);
@@ -210,7 +211,7 @@ impl Model {
         self.targets
     }
 
-    /// Runs the model. No `outputs` asks for all of them. Others are not kept, though ONNX Runtime computes them
+    /// Runs the model. No `outputs` asks for all of them, and none is asked for twice. Others are not kept, though ONNX Runtime computes them
     /// all the same. One that the model declares optional comes if there is one.
     pub async fn run(
         &self,
@@ -218,7 +219,8 @@ impl Model {
         outputs: Vec<String>,
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        self.check(&inputs, &outputs)?;
+        self.check_wanted(&outputs)?;
+        self.check(&inputs)?;
         let lane = match &self.lanes {
             Some(lanes) => Some(lanes.take(deadline).await?),
             None => None,
@@ -258,7 +260,7 @@ impl Model {
         inputs: &[(String, Tensor)],
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        self.check(inputs, &[])?;
+        self.check(inputs)?;
         self.runner.run(&mut self.session.blocking_lock(), inputs, &[], deadline)
     }
 
@@ -268,7 +270,33 @@ impl Model {
             .map_err(|_| RunError::Deadline)
     }
 
-    fn check(&self, inputs: &[(String, Tensor)], outputs: &[String]) -> Result<(), RunError> {
+    /// Before anything else is done with them: there may be any number.
+    fn check_wanted(&self, outputs: &[String]) -> Result<(), RunError> {
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        if outputs.len() > self.outputs.len() {
+            let (asked, there) = (outputs.len(), self.outputs.len());
+            return Err(RunError::InvalidInput(format!(
+                "{asked} outputs were asked for; the model has {there}"
+            )));
+        }
+        let known: HashSet<&str> = self.outputs.iter().map(|spec| spec.name.as_str()).collect();
+        let mut asked = HashSet::with_capacity(outputs.len());
+        for name in outputs {
+            if !known.contains(name.as_str()) {
+                return Err(RunError::InvalidInput(unknown("output", name, &self.outputs)));
+            }
+            if !asked.insert(name.as_str()) {
+                return Err(RunError::InvalidInput(format!(
+                    "the model's output `{name}` was asked for twice"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, inputs: &[(String, Tensor)]) -> Result<(), RunError> {
         for (index, (name, tensor)) in inputs.iter().enumerate() {
             let mut specs = self.inputs.iter().chain(&self.defaults);
             let Some(spec) = specs.find(|spec| spec.name == *name) else {
@@ -288,11 +316,10 @@ impl Model {
         // ONNX Runtime itself would run without an input and fail somewhere inside.
         let missing =
             |spec: &&TensorSpec| !spec.optional && !inputs.iter().any(|(name, _)| *name == spec.name);
-        if let Some(missing) = self.inputs.iter().find(missing) {
-            return Err(RunError::InvalidInput(format!("the model's input `{}` is missing", missing.name)));
-        }
-        match outputs.iter().find(|name| !self.outputs.iter().any(|spec| spec.name == **name)) {
-            Some(name) => Err(RunError::InvalidInput(unknown("output", name, &self.outputs))),
+        match self.inputs.iter().find(missing) {
+            Some(missing) => {
+                Err(RunError::InvalidInput(format!("the model's input `{}` is missing", missing.name)))
+            }
             None => Ok(()),
         }
     }
@@ -317,8 +344,9 @@ impl Runner {
             })?;
             values.extend(value.map(|value| (outlet.symbol(), value)));
         }
+        let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
         let asked = |outlet: &&Outlet| {
-            wanted.is_empty() || outlet.specs().iter().any(|spec| wanted.contains(&spec.name))
+            wanted.is_empty() || outlet.specs().iter().any(|spec| wanted.contains(spec.name.as_str()))
         };
         let given: Vec<&Outlet> = self.given.iter().filter(asked).collect();
         let names: Vec<&CStr> = given.iter().map(|outlet| outlet.symbol()).collect();
@@ -368,13 +396,27 @@ impl Runner {
     }
 }
 
-fn outlets(direction: Direction, of: &[ort::value::Outlet]) -> Result<Vec<Outlet>, SessionError> {
+fn outlets(
+    session: &Session,
+    direction: Direction,
+    of: &[ort::value::Outlet],
+) -> Result<Vec<Outlet>, SessionError> {
     of.iter()
-        .map(|outlet| {
-            Outlet::new(direction, outlet.name(), outlet.dtype())
+        .enumerate()
+        .map(|(index, outlet)| {
+            raw::is_sparse(session, direction, index)
+                .and_then(|sparse| match sparse {
+                    true => Err(ValueError::Kind("a sparse tensor".to_owned())),
+                    false => Outlet::new(direction, outlet.name(), outlet.dtype()),
+                })
                 .map_err(|source| refused_tensor(direction, outlet.name(), source))
         })
         .collect()
+}
+
+/// An output that is an input, too, comes as the very value that was lent for the run: what is kept of it is a copy.
+fn apart(given: Outlet, taken: &[Outlet]) -> Outlet {
+    if taken.iter().any(|outlet| outlet.name() == given.name()) { given.copied() } else { given }
 }
 
 /// The tensors that stand for all of them, each under a name of its own.
@@ -475,11 +517,6 @@ fn select(answer: Vec<(String, Tensor)>, wanted: Vec<String>) -> Vec<(String, Te
     if wanted.is_empty() {
         return answer;
     }
-    wanted
-        .into_iter()
-        .filter_map(|name| {
-            let tensor = answer.iter().find(|(output, _)| *output == name)?.1.clone();
-            Some((name, tensor))
-        })
-        .collect()
+    let mut answer: HashMap<String, Tensor> = answer.into_iter().collect();
+    wanted.into_iter().filter_map(|name| answer.remove_entry(&name)).collect()
 }

@@ -1,8 +1,9 @@
 //! Execution providers: what a model's operators run on.
 //!
 //! A manifest names them in the order in which they take operators, and the device says which it allows. One that
-//! is asked for and not there is an error that says what is; nothing falls back in silence. Where the processor is
-//! not among them, ONNX Runtime refuses a model with an operator that none of them takes.
+//! is asked for and not there is an error that says what is; no other takes its place. Operators that it does not
+//! have go to the next of the list. Where the processor is not among them, ONNX Runtime refuses a model with an
+//! operator that none of them takes.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -70,7 +71,7 @@ impl Providers<'_> {
     pub fn register(self, builder: SessionBuilder) -> Result<SessionBuilder, ProviderError> {
         // Without any there is the processor, as every ONNX Runtime has it.
         if self.asked.is_empty() || self.asked == [ExecutionProvider::Cpu] {
-            return Ok(builder);
+            return self.allow(ExecutionProvider::Cpu).map(|()| builder);
         }
         let there = there().map_err(|why| ProviderError::Broken { asked: self.asked[0], why })?;
         self.check(&there)?;
@@ -104,9 +105,7 @@ impl Providers<'_> {
 
     fn check(self, there: &[ExecutionProvider]) -> Result<(), ProviderError> {
         for &asked in self.asked {
-            if !self.allowed.contains(&asked) {
-                return Err(ProviderError::Forbidden { asked, allowed: list(self.allowed) });
-            }
+            self.allow(asked)?;
             if !there.contains(&asked) {
                 return Err(ProviderError::Missing { asked, there: list(there) });
             }
@@ -114,15 +113,19 @@ impl Providers<'_> {
         Ok(())
     }
 
-    /// Where the model runs, in the words of `wasi:nn`.
-    pub fn targets(self) -> &'static [&'static str] {
-        let has = |provider| self.asked.contains(&provider);
-        let gpu = has(ExecutionProvider::Cuda) || has(ExecutionProvider::Tensorrt);
-        match (gpu, self.asked.is_empty() || self.asked.iter().any(|one| !is_gpu(*one))) {
-            (true, true) => &["gpu", "cpu"],
-            (true, false) => &["gpu"],
-            (false, _) => &["cpu"],
+    fn allow(self, asked: ExecutionProvider) -> Result<(), ProviderError> {
+        // Nothing said is the processor.
+        let allowed = if self.allowed.is_empty() { &[ExecutionProvider::Cpu][..] } else { self.allowed };
+        if allowed.contains(&asked) {
+            return Ok(());
         }
+        Err(ProviderError::Forbidden { asked, allowed: list(allowed) })
+    }
+
+    /// Where the model runs, in the words of `wasi:nn`: on a GPU where nothing else may take an operator.
+    pub fn targets(self) -> &'static [&'static str] {
+        let gpu = !self.asked.is_empty() && self.asked.iter().all(|one| is_gpu(*one));
+        if gpu { &["gpu"] } else { &["cpu"] }
     }
 }
 
@@ -183,7 +186,9 @@ mod tests {
             "`cuda`, and this ONNX Runtime has `xnnpack`, `cpu`",
         );
         check(&[Tensorrt, Cuda], &[Tensorrt], &[Tensorrt, Cuda], "`cuda`, and this device allows `tensorrt`");
-        check(&[Cuda], &[], &[Cuda], "this device allows none");
+        check(&[Cuda], &[], &[Cuda], "this device allows `cpu`");
+        check(&[Cpu], &[], &[Cpu], "");
+        check(&[Cpu], &[Cuda], &[Cuda, Cpu], "`cpu`, and this device allows `cuda`");
     }
 
     #[test]
@@ -196,6 +201,8 @@ mod tests {
         check(&[Openvino], &["cpu"]);
         check(&[Cuda], &["gpu"]);
         check(&[Tensorrt, Cuda], &["gpu"]);
-        check(&[Cuda, Cpu], &["gpu", "cpu"]);
+        // Either may run an operator that the first does not have.
+        check(&[Cuda, Cpu], &["cpu"]);
+        check(&[Tensorrt, Openvino], &["cpu"]);
     }
 }

@@ -7,10 +7,34 @@
 
 use ort::AsPointer as _;
 use ort::memory::Allocator;
+use ort::session::Session;
+use ort::sys;
 use ort::value::{DynTensor, DynValue, TensorElementType, ValueType};
 
+use super::kinds::Direction;
 use super::values::ValueError;
 use crate::tensor::TensorError;
+
+/// Whether an input or output of a session is a sparse tensor. ort takes those for tensors like others.
+pub fn is_sparse(session: &Session, direction: Direction, index: usize) -> Result<bool, ValueError> {
+    let ask = match direction {
+        Direction::Input => ort::api().SessionGetInputTypeInfo,
+        Direction::Output => ort::api().SessionGetOutputTypeInfo,
+    };
+    let (mut info, mut kind) = (std::ptr::null_mut(), sys::ONNXType::ONNX_TYPE_UNKNOWN);
+    // SAFETY: the session is alive; ONNX Runtime writes the address of a description, or gives an error, also where
+    // there is none of this index.
+    let status = unsafe { ask(session.ptr(), index, &raw mut info) };
+    // SAFETY: the status came from the call above, and is taken over here.
+    unsafe { ort::Error::result_from_status(status) }?;
+    // SAFETY: the description is alive, and the answer, one of the kinds, is written to a place of its type.
+    let status = unsafe { (ort::api().GetOnnxTypeFromTypeInfo)(info, &raw mut kind) };
+    // SAFETY: the description came from the first call, belongs to nobody else, and is not used again.
+    unsafe { (ort::api().ReleaseTypeInfo)(info) };
+    // SAFETY: the status came from the call above, and is taken over here.
+    unsafe { ort::Error::result_from_status(status) }?;
+    Ok(kind == sys::ONNXType::ONNX_TYPE_SPARSETENSOR)
+}
 
 /// Bytes that ONNX Runtime keeps for `count` elements, those smaller than a byte packed; `None` for strings.
 pub fn length(element: TensorElementType, count: usize) -> Option<usize> {

@@ -61,7 +61,9 @@ fn take(value: *mut sys::OrtValue, session: &Session) -> ort::Result<Option<DynV
         unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
         return asked.map(|()| None);
     }
-    // SAFETY: the value is alive and nobody else's. A tensor of it lies in the session's own memory, since ONNX
-    // Runtime brings outputs to the processor; whoever keeps it keeps the session, too.
+    // SAFETY: the value is alive and nobody else has this handle of it. A tensor of it lies in the session's own
+    // memory, since ONNX Runtime brings outputs to the processor; whoever keeps it keeps the session, too. Only an
+    // output that is an input of the same name, or an optional one, may lie in memory that was lent for the run:
+    // `Model::open` has those copied (`Outlet::copied`) before the run's inputs can go.
     Ok(Some(unsafe { DynValue::from_ptr(value, Some(session.allocator())) }))
 }

@@ -175,16 +175,18 @@ struct Output {
     _session: Arc<SharedSessionInner>,
 }
 
-// SAFETY: the memory belongs to `_value`, which is `Send` and `Sync` itself, and nothing writes to an
-// output after its run is over.
+// SAFETY: the memory belongs to `_value`, which is `Send` and `Sync` itself, or to `_session`, and nothing writes
+// to an output after its run is over. Outputs that may be an input's memory never come here: they are copied
+// (`Outlet::copied`).
 unsafe impl Send for Output {}
 // SAFETY: as above; only reads are possible through a shared reference.
 unsafe impl Sync for Output {}
 
 impl Foreign for Output {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: pointer and length were those of a slice that `_value` owns, which does not move
-        // when the value does, and `_value` lives as long as `self`. Elements have no padding.
+        // SAFETY: pointer and length were those of a slice that `_value` or `_session` owns (an output that may
+        // be an input's memory is copied instead), which does not move when they do, and both live as long as
+        // `self`. Elements have no padding.
         unsafe { std::slice::from_raw_parts(self.data, self.length) }
     }
 }

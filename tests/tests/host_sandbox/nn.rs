@@ -157,7 +157,9 @@ fn nonsense_in_every_call_gives_an_error_and_nothing_else() {
 
 #[test]
 fn what_it_has_no_error_for_ends_the_request_at_the_limit() {
-    for (how, says) in [("hoard", "10000 handles"), ("errors", "10000 handles"), ("large", "")] {
+    for (how, says) in
+        [("hoard", "10000 handles"), ("errors", "10000 handles"), ("large", "too much data is being copied")]
+    {
         let (loaded, _directory) = harm(how);
         for _ in 0..2 {
             match ask(&loaded, small()) {

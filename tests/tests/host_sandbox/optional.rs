@@ -161,24 +161,81 @@ fn only_the_outputs_that_are_asked_for_come() {
     let outputs = ["size", "less"].map(|name| value(name, Element::Float, &FREE));
     let graph = onnx_writer::graph(nodes, [], [value("x", Element::Float, &FREE)], outputs);
     let ticker = Ticker::start(engine::new_engine().unwrap()).unwrap();
-    let model = onnx_writer::model(graph);
-    let environment = runtime().environment();
-    let model =
-        Model::open(environment, &ticker, Source::Bytes(&model), How::PLAIN, || panic!("stuck")).unwrap();
+    let model = opened(&ticker, graph);
     let run = |names: &[&str]| {
         let x = fp32("x", &[2], &[1.5, -2.0]).tensor;
         let names = names.iter().map(|&name| name.to_owned()).collect();
         executor().block_on(model.run(vec![("x".to_owned(), x)], names, LONG.into()))
     };
     let (size, less) = (("size", vec![1.5, 2.0]), ("less", vec![-1.5, 2.0]));
-    for (names, expected) in [
-        (&[][..], &[&size, &less][..]),
-        (&["less"], &[&less]),
-        (&["less", "size", "less"], &[&less, &size, &less]),
-    ] {
+    for (names, expected) in
+        [(&[][..], &[&size, &less][..]), (&["less"], &[&less]), (&["less", "size"], &[&less, &size])]
+    {
         let answer = run(names).unwrap();
         let answer: Vec<_> = answer.iter().map(|(name, tensor)| (name.as_str(), floats(tensor))).collect();
         assert_eq!(answer.iter().collect::<Vec<_>>(), expected);
     }
-    assert!(run(&["neither"]).unwrap_err().to_string().contains("no output `neither`"));
+    let refused = |names: &[&str], says: &str| {
+        let error = run(names).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    refused(&["neither"], "no output `neither`");
+    refused(&["less", "less"], "`less` was asked for twice");
+    refused(&["less", "size", "less"], "3 outputs were asked for; the model has 2");
+    // What a module can send: said before any of them is looked at.
+    refused(&vec![""; 4_000_000], "4000000 outputs were asked for");
+}
+
+fn opened(ticker: &Ticker, graph: Message) -> Model {
+    let model = onnx_writer::model(graph);
+    let environment = runtime().environment();
+    Model::open(environment, ticker, Source::Bytes(&model), How::PLAIN, || panic!("stuck")).unwrap()
+}
+
+#[test]
+fn a_sparse_tensor_is_refused() {
+    let sparse = Message::default().bytes(8, Message::default().number(1, Element::Float as i64));
+    let (x, y) = (value("x", Element::Float, &FREE), value("y", Element::Float, &FREE));
+    let inputs = [x, named("s", sparse)];
+    let model = onnx_writer::model(onnx_writer::graph([node("Neg", &["x"], &["y"])], [], inputs, [y]));
+    let ticker = Ticker::start(engine::new_engine().unwrap()).unwrap();
+    let source = Source::Bytes(&model);
+    let opened = Model::open(runtime().environment(), &ticker, source, How::PLAIN, || panic!("stuck"));
+    let error = opened.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("input `s`: it is a sparse tensor, which is not supported"), "{error:?}");
+}
+
+/// ONNX Runtime gives the very value that it was lent, which must not outlive the input.
+#[test]
+fn an_output_that_is_an_input_is_a_copy() {
+    let scale = onnx_writer::initializer("scale", Element::Float, &[1], &2_f32.to_le_bytes());
+    let inputs = [value("x", Element::Float, &FREE), value("scale", Element::Float, &[Extent::Fixed(1)])];
+    let outputs = ["y", "x", "scale"];
+    let typed = [FREE[0], FREE[0], Extent::Fixed(1)];
+    let outputs = outputs.into_iter().zip(typed).map(|(name, extent)| value(name, Element::Float, &[extent]));
+    let graph = onnx_writer::graph([node("Neg", &["x"], &["y"])], [scale], inputs, outputs);
+    let ticker = Ticker::start(engine::new_engine().unwrap()).unwrap();
+    let model = opened(&ticker, graph);
+    // Large enough that freeing it gives it back to the system.
+    let count = 1 << 20;
+    let given = |name: &str, count: usize, number: f32| {
+        (name.to_owned(), fp32(name, &[count as u64], &vec![number; count]).tensor)
+    };
+    let inputs = vec![given("x", count, 1.5), given("scale", 1, 5.0)];
+    let lent: Vec<_> = inputs.iter().map(|(_, tensor)| tensor.as_fixed().unwrap().as_ptr()).collect();
+    let answer = executor().block_on(model.run(inputs, Vec::new(), LONG.into())).unwrap();
+    let again: Vec<_> = (0..4).map(|_| given("x", count, 7.0)).collect();
+    for (name, tensor) in &answer {
+        assert!(!lent.contains(&tensor.as_fixed().unwrap().as_ptr()), "`{name}` is memory that was lent");
+        let (length, number) = match name.as_str() {
+            "x" => (count, 1.5),
+            "y" => (count, -1.5),
+            _ => (1, 5.0),
+        };
+        assert_eq!(floats(tensor), vec![number; length], "{name}");
+    }
+    assert_eq!((answer.len(), again.len()), (3, 4));
+    // Its own value, where none is given.
+    let answer = executor().block_on(model.run(vec![given("x", 1, 1.0)], Vec::new(), LONG.into())).unwrap();
+    assert_eq!(floats(&answer[2].1), [2.0]);
 }

@@ -166,6 +166,7 @@ fn sequences_end_with_their_package() {
     assert_eq!(say(&loaded, first(1), "count").unwrap(), "1");
     loaded.sequences().unwrap().end_all();
     assert_eq!(ended(&loaded, 1), Some(Ended::Gone));
+    loaded.sequences().unwrap().open_again();
     assert_eq!(say(&loaded, first(1), "count").unwrap(), "1");
     // Nothing of a sequence holds the package.
     drop(loaded);
