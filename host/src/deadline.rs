@@ -2,7 +2,8 @@
 //!
 //! They differ where a client gives less time than the package's author did, or where a request had to wait
 //! for its turn. Guests and models are told to stop at the first. Only a model that runs on after the second
-//! is one that cannot be stopped, for which the host ends: no client can bring that about by giving little.
+//! is one that cannot be stopped, for which the host ends: no client can bring that about by giving little, and
+//! no other request by having the session first.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +16,29 @@ pub struct Deadline {
     pub answer: Instant,
     /// The package had all of its time by then; never before `answer`.
     pub end: Instant,
+    /// All of its time.
+    pub whole: Duration,
 }
 
 impl Deadline {
     /// For a package that may take `whole` from now on, of which somebody waits until `answer`.
     pub fn new(answer: Instant, whole: Duration) -> Self {
         let end = clock::now() + whole;
-        Self { answer: answer.min(end), end }
+        Self { answer: answer.min(end), end, whole }
+    }
+
+    /// For a model's run that begins `now`, after it may have waited for a session that another one had: what it
+    /// waited is not its own time.
+    #[must_use]
+    pub fn begun(self, now: Instant) -> Self {
+        Self { end: self.end.max(now + self.whole), ..self }
     }
 
     /// Cut to `most` from now on.
     #[must_use]
     pub fn within(self, most: Duration) -> Self {
         let end = self.end.min(clock::now() + most);
-        Self { answer: self.answer.min(end), end }
+        Self { answer: self.answer.min(end), end, whole: self.whole.min(most) }
     }
 }
 
@@ -36,7 +46,7 @@ impl Deadline {
 impl From<Duration> for Deadline {
     fn from(whole: Duration) -> Self {
         let end = clock::now() + whole;
-        Self { answer: end, end }
+        Self { answer: end, end, whole }
     }
 }
 
@@ -54,5 +64,7 @@ mod tests {
         let cut = Deadline::from(3600 * second).within(second);
         assert!(cut.answer == cut.end && cut.end <= clock::now() + second);
         assert_eq!(short.within(3600 * second), short);
+        let begun = Deadline::from(10 * second).within(3 * second).begun(now + 60 * second);
+        assert!(begun.end == now + 63 * second && begun.answer <= clock::now() + 3 * second);
     }
 }

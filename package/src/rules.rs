@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::Limits;
-use crate::manifest::{ExecutionProvider, Manifest, Tolerance};
+use crate::manifest::{ExecutionProvider, Isolation, Manifest, Tolerance};
 use crate::name::{FilePath, PackageName};
 use crate::oci;
 use crate::tensor::TensorSpec;
@@ -55,6 +55,10 @@ pub enum ManifestError {
         "`module.batching` puts requests together along the first extent of every input and output, which has to be -1; that of `{tensor}` is not"
     )]
     NotBatched { tensor: String },
+    #[error(
+        "`module.batching` goes with neither `module.sequences` nor `isolation = \"request\"`: requests that run together share an instance"
+    )]
+    BatchedApart,
 }
 
 /// What a file of a package is used for.
@@ -276,6 +280,9 @@ fn check_batching(manifest: &Manifest, limits: &Limits) -> Result<(), ManifestEr
     within("module.batching.max-size", batching.max_size.into(), 2, limits.batch.into())?;
     let deadline = manifest.module.deadline_ms;
     within("module.batching.max-delay-ms", batching.max_delay_ms.into(), 0, deadline.into())?;
+    if manifest.module.sequences.is_some() || manifest.module.isolation == Isolation::Request {
+        return Err(ManifestError::BatchedApart);
+    }
     if manifest.inputs.is_empty() {
         return Err(ManifestError::Missing { field: "inputs" });
     }

@@ -326,6 +326,12 @@ fn numbers_and_texts_have_limits() {
         m["module"]["batching"] = batching(2, 0);
         m["inputs"][0]["shape"] = json!([1, -1]);
     });
+    for (field, value) in [("sequences", json!({})), ("isolation", json!("request"))] {
+        check_manifest("share an instance", |m| {
+            m["module"]["batching"] = batching(2, 0);
+            m["module"][field] = value;
+        });
+    }
     check_manifest("intra-op-threads", |m| m["models"][0]["intra-op-threads"] = json!(0));
     for (wrong, says) in [
         (json!(["cuda", "cuda"]), "`models.execution-providers` has `cuda` twice"),

@@ -2,7 +2,7 @@
 //!
 //! It ticks while requests run and for a moment afterwards, then sleeps until the next request, so
 //! that an idle host does not wake up. A model that was told to stop and runs on a second after all the time
-//! that its package has is reported as fatal: nothing but the end of the process stops it.
+//! that its package has, counted from where the run began, is reported as fatal: nothing but the end of the process stops it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -139,9 +139,9 @@ impl Watch {
         Self { state: Mutex::default(), stop: Box::new(stop) }
     }
 
-    /// Arms the watch for a run that begins now.
-    pub fn arm(&self, deadline: Deadline) {
-        lock(&self.state).deadline = Some(deadline);
+    /// Arms the watch for a run that begins `now`.
+    pub fn arm(&self, deadline: Deadline, now: Instant) {
+        lock(&self.state).deadline = Some(deadline.begun(now));
     }
 
     /// The run is over; says whether it had been told to stop.
@@ -201,7 +201,7 @@ mod tests {
         let start = clock::now();
         let deadline = start + Duration::from_millis(50);
         assert!(!watch.check(start));
-        watch.arm(Deadline { answer: deadline, end: deadline });
+        watch.arm(Deadline { answer: deadline, end: deadline, whole: deadline - start }, start);
         assert!(watch.check(start) && lock(&calls).is_empty());
         watch.check(deadline);
         watch.check(deadline + GRACE / 2);
@@ -221,8 +221,9 @@ mod tests {
             move |stop| lock(&calls).push(stop)
         });
         let start = clock::now();
-        let end = start + Duration::from_secs(60);
-        watch.arm(Deadline { answer: start, end });
+        let whole = Duration::from_secs(60);
+        let end = start + whole;
+        watch.arm(Deadline { answer: start, end, whole }, start);
         watch.check(start);
         watch.check(end);
         watch.check(end + GRACE - TICK);
@@ -232,10 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_waited_for_its_session_has_all_of_its_time() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let watch = Watch::new({
+            let calls = calls.clone();
+            move |stop| lock(&calls).push(stop)
+        });
+        let (start, second) = (clock::now(), Duration::from_secs(1));
+        let end = start + 10 * second;
+        // It got the session seven seconds later.
+        watch.arm(Deadline { answer: end, end, whole: 10 * second }, start + 7 * second);
+        watch.check(end);
+        watch.check(end + GRACE);
+        watch.check(end + 7 * second + GRACE - TICK);
+        assert_eq!(*lock(&calls), [Stop::Now]);
+        watch.check(end + 7 * second + GRACE);
+        assert_eq!(*lock(&calls), [Stop::Now, Stop::Failed]);
+    }
+
+    #[test]
     fn a_run_that_ends_in_time_is_left_alone() {
         let watch = Watch::new(|stop| panic!("{stop:?}"));
         let start = clock::now();
-        watch.arm(Deadline { answer: start + TICK, end: start + TICK });
+        watch.arm(Deadline { answer: start + TICK, end: start + TICK, whole: TICK }, start);
         watch.check(start);
         assert!(!watch.disarm());
         assert!(!watch.check(start + 2 * TICK));

@@ -96,7 +96,7 @@ async fn ask(
     }
     let wants_last = stream_end(&request);
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
-    let mut answer = answer::answer(model, request, start, &mut times).await?;
+    let mut answer = answer::answer(model, request, (start, &reserved), &mut times).await?;
     let before = clock::now();
     if let (Some(_), true) = (asking.last, wants_last) {
         answer.parameters.insert(FINAL.to_owned(), crate::oip::request::Parameter::Boolean(true));

@@ -9,6 +9,7 @@ use tracing::{Instrument as _, Span};
 use super::Serving;
 use super::batch;
 use super::batcher::{self, Ended, Why};
+use super::body::Reserved;
 use super::counts::Times;
 use super::failure::Failure;
 use super::gate::Turned;
@@ -49,11 +50,12 @@ pub fn admit(serving: &Serving, model: &Served) -> Result<(), Failure> {
     }
 }
 
-/// Asks the model, whatever the request was written in and the answer will be.
+/// Asks the model, whatever the request was written in and the answer will be; when it was here, and what
+/// memory its inputs are in.
 pub async fn answer(
     model: &Held,
     request: InferRequest,
-    start: Instant,
+    (start, memory): (Instant, &Reserved),
     times: &mut Times,
 ) -> Result<InferAnswer, Failure> {
     let part = Part::of(&request.parameters)?;
@@ -71,7 +73,7 @@ pub async fn answer(
         Some(part) => Some(InTurn::asked_once(&model.predictor, turn(model, part, until).await?)),
         None => None,
     };
-    let Ended { began, outputs } = run(model, package, request.inputs, until).await;
+    let Ended { began, outputs } = run(model, package, (request.inputs, memory), until).await;
     times.queue = began.saturating_duration_since(arrived);
     let waited = began.saturating_duration_since(start);
     let outputs = outputs.map_err(|why| failure(why, whole, timeout, waited));
@@ -114,13 +116,14 @@ async fn turn(model: &Served, part: Part, deadline: Instant) -> Result<Turn, Fai
 async fn run(
     model: &Held,
     package: Option<Arc<dyn Predictor>>,
-    inputs: Vec<NamedTensor>,
+    (inputs, memory): (Vec<NamedTensor>, &Reserved),
     until: Instant,
 ) -> Ended {
-    let place = match model.gate.place() {
+    let mut place = match model.gate.place() {
         Ok(place) => place,
         Err(turned) => return Ended { began: clock::now(), outputs: Err(turned.into()) },
     };
+    place.hold(memory);
     if let (Some(batcher), None) = (&model.batcher, &package)
         && let Some(rows) = batcher.rows(&inputs)
     {
@@ -139,11 +142,13 @@ async fn run(
 }
 
 /// Why there is no answer. A package is not blamed for a deadline that its client cut, nor for one of which it
-/// had less than half.
+/// had less than half, nor for one that passed while it was asked for several.
 fn failure(why: Why, whole: Duration, timeout: Option<Duration>, waited: Duration) -> Failure {
     let allowed = timeout.unwrap_or(whole);
     match (why, timeout) {
         (Why::Turned(Turned::Late), _) => Failure::Late(allowed),
+        (Why::Untried, Some(timeout)) => Failure::Timeout(timeout),
+        (Why::Untried, None) => Failure::Crowded { allowed, waited },
         (Why::Turned(turned), _) => turned.into(),
         (Why::Failed(PredictError::Deadline(_)), Some(timeout)) => Failure::Timeout(timeout),
         (Why::Failed(PredictError::Deadline(_)), None) if waited > whole / 2 => {
@@ -188,6 +193,8 @@ mod tests {
         check(deadline(), None, second, true);
         check(deadline(), None, 6 * second, false);
         check(deadline(), Some(9 * second), Duration::ZERO, false);
+        check(Why::Untried, None, second, false);
+        check(Why::Untried, Some(9 * second), second, false);
         check(Turned::Late.into(), None, second, false);
         check(Turned::Late.into(), Some(second), second, false);
     }

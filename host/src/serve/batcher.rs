@@ -2,9 +2,10 @@
 //!
 //! The first of a kind opens a group. It stays open for the delay that the manifest gives, and then until its
 //! turn comes, so that under load it fills by itself. Who joins keeps a deadline of its own and may go away;
-//! what is left when the turn comes is one run. Where that fails, each runs alone: no request pays for another.
+//! what is left when the turn comes is one run, in half of the time that there is. Where that fails, its halves run
+//! at the same turn, and theirs, down to each alone: no request fails by another's fault.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,27 @@ use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::tensor::NamedTensor;
 
-/// Runs that failed although each of their requests alone did not: after so many nothing is put together.
-const MISTAKES: u32 = 3;
+/// Good runs after which groups that were made smaller may be twice as large again.
+const GOOD: u64 = 64;
 
 /// Tensors above this are put together on a thread that may block.
 const JOINED_HERE: usize = 1 << 20;
+
+/// Takes a request out of the group that it waits in when nobody waits for its answer.
+struct Out<'a> {
+    batcher: &'a Batcher,
+    number: u64,
+    runs: Runs,
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        let waits = self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        if waits {
+            self.batcher.leave(self.number);
+        }
+    }
+}
 
 /// Puts the requests of one package together.
 #[derive(Debug)]
@@ -34,13 +51,24 @@ pub struct Batcher {
     bytes: usize,
     delay: Duration,
     groups: Mutex<Groups>,
-    mistakes: AtomicU32,
+    /// Rows of a run now: halved when the package fails together what it does not fail alone.
+    now: AtomicU64,
+    /// Good runs since that changed last.
+    good: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Groups {
     number: u64,
     open: Vec<Group>,
+}
+
+impl Groups {
+    /// For a group or a request.
+    fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
 }
 
 #[derive(Debug)]
@@ -51,17 +79,45 @@ struct Group {
     requests: Vec<Request>,
     /// The latest deadline of its requests.
     until: Instant,
-    full: Arc<Notify>,
+    signals: Arc<Signals>,
+}
+
+/// What a group's task is told.
+#[derive(Debug, Default)]
+struct Signals {
+    full: Notify,
+    /// Everybody went away.
+    empty: Notify,
 }
 
 /// A request in a group.
 #[derive(Debug)]
 struct Request {
+    number: u64,
     inputs: Vec<NamedTensor>,
     rows: u64,
     place: Place,
     until: Instant,
     answer: oneshot::Sender<Ended>,
+    runs: Runs,
+}
+
+/// How a request runs by now, and since when; for who waits for its answer.
+type Runs = Arc<Mutex<Option<(Instant, Run)>>>;
+
+/// See [`Runs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Run {
+    /// By itself, with all the time that it has.
+    Alone,
+    /// With others, or in a part of its time, so that others have theirs.
+    Together,
+}
+
+impl Request {
+    fn begins(&self, began: Instant, run: Run) {
+        *self.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, run));
+    }
 }
 
 /// How a request ended.
@@ -80,6 +136,8 @@ pub enum Why {
     Turned(Turned),
     /// Its run failed.
     Failed(PredictError),
+    /// Its time was over before it had been asked for by itself, with time of its own.
+    Untried,
 }
 
 impl From<Turned> for Why {
@@ -102,14 +160,14 @@ impl Batcher {
             bytes,
             delay: Duration::from_millis(batching.max_delay_ms.into()),
             groups: Mutex::default(),
-            mistakes: AtomicU32::new(0),
+            now: AtomicU64::new(batching.max_size.into()),
+            good: AtomicU64::new(0),
         }
     }
 
     /// The rows of a request that may run with others.
     pub fn rows(&self, inputs: &[NamedTensor]) -> Option<u64> {
-        let rows = batch::rows(inputs).filter(|rows| *rows < self.most)?;
-        (self.mistakes.load(Ordering::Relaxed) < MISTAKES).then_some(rows)
+        batch::rows(inputs).filter(|rows| *rows < self.now.load(Ordering::Relaxed))
     }
 
     /// Asks `model`, whose batcher this is, together with whoever else asks the like.
@@ -126,23 +184,37 @@ impl Batcher {
             return never(turned.into());
         }
         let inputs = batch::ordered(&model.manifest().inputs, inputs);
-        let (answer, answered) = oneshot::channel();
-        if let Some((number, full)) = self.join(Request { inputs, rows, place, until, answer }) {
+        let (answer, mut answered) = oneshot::channel();
+        let runs = Runs::default();
+        let number = self.groups().next();
+        let request = Request { number, inputs, rows, place, until, answer, runs: Arc::clone(&runs) };
+        // From here on it is in a group, and out of it when nobody waits any more.
+        let _out = Out { batcher: self, number, runs: Arc::clone(&runs) };
+        if let Some((number, signals)) = self.join(request) {
             // Not the first one's own: it may go away, and the others stay.
             let model = model.again();
             tokio::spawn(async move {
                 if let Some(batcher) = &model.batcher {
-                    batcher.see_to(&model, number, &full).await;
+                    batcher.see_to(&model, number, &signals).await;
                 }
             });
         }
-        let answered = tokio::time::timeout_at((until + predictor::STOPPED).into(), answered);
-        match answered.await {
-            Ok(Ok(ended)) => ended,
-            Ok(Err(_)) => {
+        let runs = || *runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = tokio::time::timeout_at(until.into(), &mut answered).await;
+        if ended.is_err() && runs().is_some() {
+            // Its run is told to stop and keeps time itself; this is for one that others go on with.
+            ended = tokio::time::timeout_at((until + 2 * predictor::STOPPED).into(), answered).await;
+        }
+        match (ended, runs()) {
+            (Ok(Ok(ended)), _) => ended,
+            (Ok(Err(_)), _) => {
                 never(PredictError::Internal("the requests that ran together panicked".to_owned()).into())
             }
-            Err(_) => never(Turned::Late.into()),
+            (Err(_), None) => never(Turned::Late.into()),
+            (Err(_), Some((began, Run::Together))) => Ended { began, outputs: Err(Why::Untried) },
+            (Err(_), Some((began, Run::Alone))) => {
+                Ended { began, outputs: Err(PredictError::Deadline(until - began).into()) }
+            }
         }
     }
 
@@ -152,11 +224,12 @@ impl Batcher {
     }
 
     /// Puts a request into an open group; gives the number of one that was opened for it.
-    fn join(&self, request: Request) -> Option<(u64, Arc<Notify>)> {
+    fn join(&self, request: Request) -> Option<(u64, Arc<Signals>)> {
         let bytes = batch::footprint(&request.inputs);
+        let most = self.now.load(Ordering::Relaxed);
         let mut groups = self.groups();
         let fits = |group: &&mut Group| {
-            group.rows + request.rows <= self.most
+            group.rows + request.rows <= most
                 && group.bytes.saturating_add(bytes) <= self.bytes
                 && group.requests.first().is_some_and(|first| batch::alike(&first.inputs, &request.inputs))
         };
@@ -165,33 +238,61 @@ impl Batcher {
             group.bytes += bytes;
             group.until = group.until.max(request.until);
             group.requests.push(request);
-            if group.rows == self.most {
-                group.full.notify_one();
+            if group.rows >= most {
+                group.signals.full.notify_one();
             }
             return None;
         }
-        groups.number += 1;
-        let (number, full) = (groups.number, Arc::new(Notify::new()));
+        let (number, signals) = (groups.next(), Arc::new(Signals::default()));
         groups.open.push(Group {
             number,
             rows: request.rows,
             bytes,
             until: request.until,
             requests: vec![request],
-            full: Arc::clone(&full),
+            signals: Arc::clone(&signals),
         });
-        Some((number, full))
+        Some((number, signals))
+    }
+
+    /// Takes a request out of its group, where it waits in one still.
+    fn leave(&self, number: u64) {
+        let mut groups = self.groups();
+        let place = groups.open.iter().enumerate().find_map(|(at, group)| {
+            let within = group.requests.iter().position(|request| request.number == number)?;
+            Some((at, within))
+        });
+        let Some((at, within)) = place else { return };
+        let Some(group) = groups.open.get_mut(at) else { return };
+        let gone = group.requests.remove(within);
+        group.rows -= gone.rows;
+        group.bytes -= batch::footprint(&gone.inputs);
+        match group.requests.iter().map(|request| request.until).max() {
+            Some(until) => group.until = until,
+            None => {
+                group.signals.empty.notify_one();
+                groups.open.swap_remove(at);
+            }
+        }
     }
 
     /// Waits for a group's turn and runs what is in it by then.
-    async fn see_to(&self, model: &Held, number: u64, full: &Notify) {
+    async fn see_to(&self, model: &Held, number: u64, signals: &Signals) {
         if !self.delay.is_zero() {
             // Full, or it waited long enough: both are fine.
-            drop(tokio::time::timeout(self.delay, full.notified()).await);
+            tokio::select! {
+                _ = tokio::time::timeout(self.delay, signals.full.notified()) => {}
+                () = signals.empty.notified() => return,
+            }
         }
         let turn = loop {
             let until = self.until(number);
-            match model.gate.turn(until).await {
+            let turn = tokio::select! {
+                biased;
+                () = signals.empty.notified() => return,
+                turn = model.gate.turn(until) => turn,
+            };
+            match turn {
                 // Somebody came meanwhile who has more time.
                 Err(_) if self.until(number) > until => {}
                 turn => break turn,
@@ -223,81 +324,114 @@ impl Batcher {
         let mut requests = groups.open.swap_remove(at).requests;
         drop(groups);
         let now = clock::now();
-        requests.retain(|request| !request.answer.is_closed() && request.until > now);
+        requests.retain(|request| !request.answer.is_closed());
+        let (late, requests): (Vec<_>, Vec<_>) = requests.into_iter().partition(|it| it.until <= now);
+        for request in late {
+            let _ = request.answer.send(Ended { began: now, outputs: Err(Turned::Late.into()) });
+        }
         requests
     }
 
+    /// A run failed that had several requests, as none of them does.
     fn mistaken(&self, model: &Held, why: &str) {
-        let mistakes = self.mistakes.fetch_add(1, Ordering::Relaxed) + 1;
-        let package = model.manifest().name.as_str();
-        tracing::warn!(package, why, mistakes, "requests failed together of which none failed alone");
-        if mistakes == MISTAKES {
-            tracing::warn!(package, "its requests are not put together any more, until it is loaded again");
+        let halved = |now: u64| Some((now / 2).max(1));
+        let before = self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, halved);
+        self.good.store(0, Ordering::Relaxed);
+        let (package, rows) = (model.manifest().name.as_str(), (before.unwrap_or(1) / 2).max(1));
+        tracing::warn!(
+            package,
+            why,
+            rows,
+            "requests failed together and not alone: fewer rows run together now"
+        );
+    }
+
+    /// A run was answered, of several requests or, while nothing is put together, of one.
+    fn went_well(&self, together: bool) {
+        let now = self.now.load(Ordering::Relaxed);
+        if now >= self.most || !(together || now == 1) {
+            return;
+        }
+        if self.good.fetch_add(1, Ordering::Relaxed) + 1 >= GOOD {
+            self.good.store(0, Ordering::Relaxed);
+            self.now.store((now * 2).min(self.most), Ordering::Relaxed);
         }
     }
 }
 
-/// Runs requests together, and each alone where that fails.
+/// Runs requests together, and by halves where that fails, all at one turn.
 async fn run(model: &Held, turn: Turn, mut requests: Vec<Request>) {
-    let Some(until) = requests.iter().map(|request| request.until).max() else { return };
     requests.iter_mut().for_each(|request| request.place.runs());
-    if let [_] = requests.as_slice() {
-        for request in requests {
-            alone(model, Some(turn), request).await;
-            return;
+    let turn = Arc::new(turn);
+    // Whether the package fails when it is asked for several and never when it is asked for one.
+    let (mut failed, mut slow, mut alone_well) = (None, None, true);
+    let mut left = vec![requests];
+    while let Some(mut piece) = left.pop() {
+        piece.retain(|request| !request.answer.is_closed());
+        let after: usize = left.iter().map(Vec::len).sum();
+        if piece.len() < 2 {
+            for request in piece {
+                alone_well &= alone(model, &turn, request, after).await;
+            }
+            continue;
         }
-        return;
+        let Some(until) = piece.iter().map(|request| request.until).max() else { continue };
+        let began = clock::now();
+        piece.iter().for_each(|request| request.begins(began, Run::Together));
+        // Half of their time: the other one is for asking again.
+        let part = share(model, until, began, piece.len(), after) / 2;
+        match together(model, &turn, &piece, Deadline::new(began + part, model.deadline())).await {
+            Ok(parts) => {
+                model.batcher.iter().for_each(|batcher| batcher.went_well(true));
+                for (request, outputs) in piece.into_iter().zip(parts) {
+                    // Whoever asked may be gone.
+                    let _ = request.answer.send(Ended { began, outputs: Ok(outputs) });
+                }
+                continue;
+            }
+            // Those say nothing of the package.
+            Err(PredictError::Limit(_) | PredictError::Busy(_) | PredictError::Internal(_)) => {}
+            // Of no time nothing follows.
+            Err(PredictError::Deadline(_)) if part < model.deadline() / 4 => {}
+            Err(error @ PredictError::Deadline(_)) => slow = slow.or(Some(error)),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+        let rest = piece.split_off(piece.len() / 2);
+        left.extend([rest, piece]);
     }
-    let began = clock::now();
-    let deadline = Deadline::new(until, model.deadline());
-    let rows: Vec<u64> = requests.iter().map(|request| request.rows).collect();
-    let inputs: Vec<_> = requests.iter_mut().map(|request| request.inputs.clone()).collect();
-    let outputs = together(model, turn, inputs, &rows, deadline).await;
-    match outputs {
-        Ok(parts) => {
-            for (request, outputs) in requests.into_iter().zip(parts) {
-                let _ = request.answer.send(Ended { began, outputs: Ok(outputs) });
-            }
-        }
-        // There is no time left for another try.
-        Err(error @ PredictError::Deadline(_)) => {
-            for request in requests {
-                let _ = request.answer.send(Ended { began, outputs: Err(error.clone().into()) });
-            }
-        }
-        Err(error) => {
-            let tries = requests.into_iter().map(|request| alone(model, None, request));
-            let all = futures_util::future::join_all(tries).await;
-            if let (Some(batcher), true) = (&model.batcher, all.into_iter().all(|well| well)) {
-                batcher.mistaken(model, &error.to_string());
-            }
-        }
+    if let (Some(batcher), Some(why)) = (&model.batcher, slow.or(failed.filter(|_| alone_well))) {
+        batcher.mistaken(model, &why.to_string());
     }
+}
+
+/// The time that so many requests may take of what they have, where others of their group come after them.
+fn share(model: &Held, until: Instant, now: Instant, requests: usize, after: usize) -> Duration {
+    let time = until.saturating_duration_since(now).min(model.deadline());
+    time.mul_f64(requests as f64 / (requests + after).max(1) as f64)
 }
 
 /// One run for all; gives each its part.
 async fn together(
     model: &Held,
-    turn: Turn,
-    inputs: Vec<Vec<NamedTensor>>,
-    rows: &[u64],
+    turn: &Arc<Turn>,
+    requests: &[Request],
     deadline: Deadline,
 ) -> Result<Vec<Vec<NamedTensor>>, PredictError> {
     let wrong = PredictError::Internal;
     let start = clock::now();
+    let rows: Vec<u64> = requests.iter().map(|request| request.rows).collect();
+    let inputs: Vec<_> = requests.iter().map(|request| request.inputs.clone()).collect();
     let bytes = inputs.iter().map(|inputs| batch::footprint(inputs)).sum();
     let joined = aside(bytes, move || batch::join(&inputs)).await?.map_err(wrong)?;
     let began = clock::now();
-    let held = (turn, model.again());
+    let held = (Arc::clone(turn), model.again());
     let outputs = predictor::ask(Arc::clone(&model.predictor), joined, deadline, held).await?;
     let answered = clock::now();
     let bytes = batch::footprint(&outputs);
-    let parts = {
-        let rows = rows.to_vec();
-        aside(bytes, move || batch::split(&outputs, &rows)).await?
-    };
+    let all = rows.iter().sum();
+    let parts = aside(bytes, move || batch::split(&outputs, &rows)).await?;
     model.counts.ran(Ran {
-        rows: rows.iter().sum(),
+        rows: all,
         input: began - start,
         infer: answered - began,
         output: clock::now() - answered,
@@ -305,22 +439,28 @@ async fn together(
     parts.map_err(PredictError::Module)
 }
 
-/// One request by itself, at its own turn where it has none yet; whether it was answered.
-async fn alone(model: &Held, turn: Option<Turn>, request: Request) -> bool {
-    let Request { inputs, rows, place, until, answer } = request;
-    let turn = match turn {
-        Some(turn) => Ok(turn),
-        None => model.gate.turn(until).await,
-    };
+/// One request by itself, of whose group so many come after it; whether it was answered.
+async fn alone(model: &Held, turn: &Arc<Turn>, request: Request, after: usize) -> bool {
     let began = clock::now();
-    let outputs = match turn {
-        Ok(turn) => {
-            let package = Arc::clone(&model.predictor);
-            by_itself(model, package, (turn, place), inputs, rows, until).await.map_err(Why::from)
-        }
-        Err(turned) => Err(turned.into()),
-    };
+    if after == 0 {
+        request.begins(began, Run::Alone);
+    } else {
+        request.begins(began, Run::Together);
+    }
+    let Request { inputs, rows, place, until, answer, .. } = request;
+    if until <= began {
+        let _ = answer.send(Ended { began, outputs: Err(Why::Untried) });
+        return false;
+    }
+    let until = began + share(model, until, began, 1, after);
+    let package = Arc::clone(&model.predictor);
+    let outputs = by_itself(model, package, (Arc::clone(turn), place), inputs, rows, until).await;
     let well = outputs.is_ok();
+    let outputs = outputs.map_err(|error| match error {
+        // It had a part of its time only.
+        PredictError::Deadline(_) if after > 0 => Why::Untried,
+        error => error.into(),
+    });
     let _ = answer.send(Ended { began, outputs });
     well
 }
@@ -329,7 +469,7 @@ async fn alone(model: &Held, turn: Option<Turn>, request: Request) -> bool {
 pub async fn by_itself(
     model: &Held,
     package: Arc<dyn Predictor>,
-    (turn, mut place): (Turn, Place),
+    (turn, mut place): (impl Send + 'static, Place),
     inputs: Vec<NamedTensor>,
     rows: u64,
     until: Instant,
@@ -339,6 +479,7 @@ pub async fn by_itself(
     let held = (turn, place, model.again());
     let outputs = predictor::ask(package, inputs, deadline, held).await?;
     model.counts.ran(Ran { rows, infer: clock::now() - began, ..Ran::default() });
+    model.batcher.iter().for_each(|batcher| batcher.went_well(false));
     Ok(outputs)
 }
 

@@ -29,9 +29,10 @@ const SWALLOWING: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Semaphore>);
 
-/// Memory held by one request, and then by its answer until the client has taken it.
-#[derive(Debug)]
-pub struct Reserved(OwnedSemaphorePermit);
+/// Memory held by one request, and then by its answer until the client has taken it. A clone holds what there was,
+/// too: it goes with the inputs, which a run may need for longer than its client waits.
+#[derive(Debug, Clone)]
+pub struct Reserved(Vec<Arc<OwnedSemaphorePermit>>);
 
 impl Budget {
     /// `mib` MiB in all.
@@ -43,7 +44,7 @@ impl Budget {
     pub fn reserve(&self, bytes: usize) -> Result<Reserved, Failure> {
         let pieces = u32::try_from(bytes.div_ceil(PIECE)).map_err(|_| Failure::Memory)?;
         let permit = Arc::clone(&self.0).try_acquire_many_owned(pieces);
-        permit.map(Reserved).map_err(|_| Failure::Memory)
+        permit.map(|permit| Reserved(vec![Arc::new(permit)])).map_err(|_| Failure::Memory)
     }
 }
 
@@ -65,19 +66,33 @@ impl Reserved {
         Ok(pieces.into_iter().map(hold).collect())
     }
 
-    /// Gives back what is beyond `bytes`.
+    /// Gives back what is beyond `bytes`, but for what a clone holds.
     pub fn shrink(&mut self, bytes: usize) {
-        let more = self.0.num_permits().saturating_sub(bytes.div_ceil(PIECE));
-        drop(self.0.split(more));
+        let mut more = self.pieces().saturating_sub(bytes.div_ceil(PIECE));
+        for own in self.0.iter_mut().filter_map(Arc::get_mut) {
+            let part = more.min(own.num_permits());
+            drop(own.split(part));
+            more -= part;
+        }
+    }
+
+    fn pieces(&self) -> usize {
+        self.0.iter().map(|permit| permit.num_permits()).sum()
     }
 
     /// Grows to `bytes` in all.
     pub fn grow(&mut self, budget: &Budget, bytes: usize) -> Result<(), Failure> {
-        let held = self.0.num_permits() * PIECE;
+        let held = self.pieces() * PIECE;
         if bytes > held {
             // At least a quarter more at a time, so that small frames do not each ask.
             let more = budget.reserve((bytes - held).max(held / 4))?;
-            self.0.merge(more.0);
+            for more in more.0 {
+                match (self.0.last_mut().and_then(Arc::get_mut), Arc::try_unwrap(more)) {
+                    (Some(own), Ok(more)) => own.merge(more),
+                    (None, Ok(more)) => self.0.push(Arc::new(more)),
+                    (_, Err(shared)) => self.0.push(shared),
+                }
+            }
         }
         Ok(())
     }
@@ -233,6 +248,21 @@ mod tests {
         assert!(matches!(reserved.hold(&budget, vec![piece(), piece()]), Err(Failure::Memory)));
         drop(later);
         assert!(budget.reserve(1 << 20).is_ok());
+    }
+
+    #[test]
+    fn a_clone_holds_what_there_was_and_no_more() {
+        let budget = Budget::new(1);
+        let mut reserved = budget.reserve(300 << 10).unwrap();
+        let inputs = reserved.clone();
+        reserved.grow(&budget, 700 << 10).unwrap();
+        reserved.grow(&budget, 800 << 10).unwrap();
+        assert!(budget.reserve(300 << 10).is_err());
+        drop(reserved);
+        let others = budget.reserve(700 << 10).unwrap();
+        assert!(budget.reserve(100 << 10).is_err(), "the inputs are held still");
+        drop((inputs, others));
+        assert!(budget.reserve(1 << 20).is_ok(), "everything was given back");
     }
 
     #[tokio::test]

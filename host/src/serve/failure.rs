@@ -108,7 +108,7 @@ pub enum Failure {
     /// What the client gives in `timeout` passed.
     #[error("no answer within the request's `timeout` of {} ms", millis(*.0))]
     Timeout(Duration),
-    /// The deadline passed, most of it while others had their turn.
+    /// The deadline passed, most of it while others had their turn, or ran together with this one.
     #[error("no answer within {} ms, of which {} ms went by before its turn", allowed.as_millis(), waited.as_millis())]
     Crowded {
         /// The deadline.

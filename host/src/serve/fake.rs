@@ -38,6 +38,8 @@ pub enum Behaviour {
     Refuse(f32),
     /// Fails where there are two rows or more.
     OneRow,
+    /// Takes all the time that it has where there are two rows or more.
+    SlowRows,
     /// Gives nothing back.
     Nothing,
     /// Panics.
@@ -138,7 +140,11 @@ impl Predictor for Fake {
                 Behaviour::OneRow if inputs[0].tensor.shape()[0] > 1 => {
                     return Err(PredictError::Model("one row".to_owned()));
                 }
-                Behaviour::OneRow => None,
+                Behaviour::SlowRows if inputs[0].tensor.shape()[0] > 1 => {
+                    tokio::time::sleep(allowed).await;
+                    return Err(PredictError::Deadline(allowed));
+                }
+                Behaviour::OneRow | Behaviour::SlowRows => None,
                 Behaviour::Nothing => return Ok(Vec::new()),
                 Behaviour::Panic => panic!("asked for"),
                 Behaviour::Echo => None,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use selvedge_package::manifest::Module;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::body::Reserved;
 use super::shares::{Member, Seat, Shares};
 use crate::clock;
 
@@ -49,9 +50,15 @@ pub enum Turned {
 pub struct Place {
     _permit: OwnedSemaphorePermit,
     waiting: Option<Arc<AtomicU64>>,
+    memory: Option<Reserved>,
 }
 
 impl Place {
+    /// Holds the memory of its inputs, too, which may be needed for longer than their client waits.
+    pub fn hold(&mut self, memory: &Reserved) {
+        self.memory = Some(memory.clone());
+    }
+
     /// It runs, by itself or together with others: nobody waits any more.
     pub fn runs(&mut self) {
         if let Some(waiting) = self.waiting.take() {
@@ -108,7 +115,7 @@ impl Gate {
         let permit = Arc::clone(&self.places).try_acquire_owned();
         let permit = permit.map_err(|_| Turned::Full(self.again()))?;
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(Place { _permit: permit, waiting: Some(Arc::clone(&self.waiting)) })
+        Ok(Place { _permit: permit, waiting: Some(Arc::clone(&self.waiting)), memory: None })
     }
 
     /// Whether a request would be turned away now; there may be a place after this.

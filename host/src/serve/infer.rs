@@ -128,7 +128,7 @@ async fn ask(
         }
     };
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
-    let answer = answer::answer(model, request, start, &mut times).await?;
+    let answer = answer::answer(model, request, (start, &reserved), &mut times).await?;
     let before = clock::now();
     let written = write(answer).await?;
     let response = wire::answer(written, wanted, reserved, &serving.budget).await?;

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::fake::{Behaviour, Fake, get, manifest, post};
 use super::served::Served;
 use super::{Serving, routes};
+use crate::failure::PredictError;
 
 /// A package `m` of pairs of numbers, with these parts of its module changed.
 fn one(module: Value, behaviour: Behaviour) -> (Arc<Served>, Router) {
@@ -129,6 +130,81 @@ async fn a_package_that_cannot_be_asked_so_is_asked_one_by_one() {
     // Once more, by one alone: nobody waits for a second.
     let alone = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([1])], None)).await;
     assert_eq!(alone.expect("asked at once").unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn what_takes_too_long_together_is_answered_alone_and_nobody_is_blamed() {
+    let mut module = batching(2);
+    module["deadline-ms"] = json!(3000);
+    let (served, router) = one(module, Behaviour::SlowRows);
+    let asked = [1, 2].map(|number| ask(&router, &[json!([number])], None));
+    for (asked, expected) in asked.into_iter().zip([json!([1.0]), json!([2.0])]) {
+        assert_eq!(asked.await.unwrap(), (200, expected));
+    }
+    assert_eq!(served.status(selvedge_control::PackageState::Serving, 0).failures, 0);
+    // It counts as a mistake: nobody waits for a second any more.
+    let alone = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([1])], None)).await;
+    assert_eq!(alone.expect("asked at once").unwrap().0, 200);
+    assert_eq!(served.counts.snapshot().executions(), 3);
+}
+
+#[tokio::test]
+async fn good_runs_make_groups_as_large_again() {
+    let (served, router) = one(batching(2), Behaviour::OneRow);
+    let pair = || [1, 2].map(|number| ask(&router, &[json!([number])], None));
+    for asked in pair() {
+        assert_eq!(asked.await.unwrap().0, 200);
+    }
+    for _ in 0..64 {
+        assert_eq!(ask(&router, &[json!([1])], None).await.unwrap().0, 200);
+    }
+    // Waits for a second.
+    let one = ask(&router, &[json!([1])], None);
+    waiting(&served, 1).await;
+    assert_eq!(ask(&router, &[json!([2])], None).await.unwrap().0, 200);
+    assert_eq!(one.await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn full_memory_is_no_reason_to_put_less_together() {
+    let (served, router) = one(batching(2), Behaviour::Fail(PredictError::Limit("memory".to_owned())));
+    for _ in 0..2 {
+        let one = ask(&router, &[json!([1])], None);
+        waiting(&served, 1).await;
+        assert!(ask(&router, &[json!([2])], None).await.unwrap().0 >= 500);
+        assert!(one.await.unwrap().0 >= 500);
+    }
+}
+
+#[tokio::test]
+async fn who_goes_away_takes_its_place_in_its_group_with_it() {
+    let (served, router) = one(batching(3), Behaviour::Echo);
+    let gone = ask(&router, &[json!([0]), json!([1])], None);
+    waiting(&served, 1).await;
+    gone.abort();
+    assert!(gone.await.unwrap_err().is_cancelled());
+    // At once, and not when the group's turn has come.
+    assert_eq!(served.gate.waiting(), 0);
+    let one = ask(&router, &[json!([2]), json!([3])], None);
+    waiting(&served, 1).await;
+    let gone = ask(&router, &[json!([4])], Some(20_000)).await.unwrap();
+    assert_eq!(gone.0, 200, "that was full");
+    assert_eq!(one.await.unwrap(), (200, json!([2.0, 3.0])));
+    assert_eq!(served.counts.snapshot().runs[&3].count, 1);
+}
+
+#[tokio::test]
+async fn a_run_that_its_package_does_not_end_in_time_is_its_failure() {
+    let (end, sent) = std::sync::mpsc::channel();
+    let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
+    let module = json!({"deadline-ms": 300, "batching": {"max-size": 2}});
+    let (served, router) = one(module, blocking);
+    let asked = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([0])], None));
+    let (status, error) = asked.await.expect("answered while it runs").unwrap();
+    assert!(status == 504 && error.as_str().unwrap().contains("no answer within 300 ms"), "{status} {error}");
+    assert_eq!(served.status(selvedge_control::PackageState::Serving, 0).failures, 1);
+    end.send(()).unwrap();
+    served.idle().await;
 }
 
 #[tokio::test]

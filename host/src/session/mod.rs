@@ -354,7 +354,7 @@ impl Runner {
         if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
-        self.watch.arm(deadline);
+        self.watch.arm(deadline, start);
         let answer = run::run(session, &self.options, &values, &names);
         let stopped = self.watch.disarm();
         self.learn(clock::now() - start);
