@@ -20,7 +20,7 @@ use selvedge_host::engine::cache::Cache;
 use selvedge_host::folder::{self, Folder};
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
-use selvedge_host::serve::{listen, locate, server};
+use selvedge_host::serve::{listen, locate, predictor, server};
 use selvedge_host::session;
 use selvedge_package::manifest::ExecutionProvider;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -174,6 +174,7 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
     shut_in(&options, readable, data, laid)?;
     let runtime = Runtime::new(options)?;
     let executor = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(predictor::serving_threads())
         .enable_all()
         .build()
         .context("could not start the threads that serve")?;

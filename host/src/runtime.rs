@@ -7,6 +7,7 @@
 pub mod directory;
 mod loaded;
 pub mod models;
+mod pace;
 pub mod package;
 
 use std::collections::BTreeMap;

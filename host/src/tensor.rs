@@ -9,6 +9,7 @@ mod buffer;
 mod shape;
 mod strings;
 
+use bytes::Bytes;
 use selvedge_package::tensor::Datatype;
 
 pub use self::buffer::{ALIGN, Buffer, Foreign};
@@ -183,6 +184,14 @@ impl Tensor {
             Data::Fixed(buffer) => Some(buffer),
             Data::Bytes(_) => None,
         }
+    }
+
+    /// A part of the bytes of elements of fixed size that shares their memory.
+    pub fn view(&self, offset: u64, length: u64) -> Result<Bytes, TensorError> {
+        let Data::Fixed(buffer) = &self.data else {
+            return Err(TensorError::Kind { datatype: self.datatype, wanted: "elements of fixed size" });
+        };
+        Ok(buffer.view(range(offset, length, buffer.len())?))
     }
 
     /// The elements of a BYTES tensor; `None` for others.

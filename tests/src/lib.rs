@@ -6,7 +6,8 @@
 //! `serving` is a host without an agent, `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network namespaces, `cgroup` a limit on memory, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
 //! `versions` make packages of them, `web` serves them over HTTP, `wire` counts
-//! bytes and `usage` asks the kernel what a process uses. Nothing here sleeps for a result: `wait` polls a
+//! bytes and `usage` asks the kernel what a process uses; `report` is what a bench prints at its end, `spread` a median
+//! with its range. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
 pub mod asking;
@@ -26,8 +27,10 @@ pub mod onnx_writer;
 pub mod packages;
 pub mod process;
 pub mod programs;
+pub mod report;
 pub mod serving;
 pub mod socket_unit;
+pub mod spread;
 pub mod stack;
 pub mod tampering;
 pub mod usage;

@@ -1,6 +1,10 @@
 //! What a process uses, as the kernel counts it (proc(5)).
 
 use std::fs;
+use std::time::Duration;
+
+/// Time between two looks at what moves.
+const SETTLING: Duration = Duration::from_millis(500);
 
 /// Proportional set size in KiB: memory of its own, and its share of what it has in common with others.
 ///
@@ -10,6 +14,22 @@ pub fn pss_kib(id: u32) -> u64 {
     let path = format!("/proc/{id}/smaps_rollup");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     field(&text, "Pss:").unwrap_or_else(|| panic!("no Pss in {path}"))
+}
+
+/// The same once it has stopped moving.
+///
+/// # Panics
+/// When the process is not there.
+pub fn settled_kib(id: u32) -> u64 {
+    let mut last = u64::MAX;
+    loop {
+        std::thread::sleep(SETTLING);
+        let now = pss_kib(id);
+        if now.abs_diff(last) < 32 {
+            return now;
+        }
+        last = now;
+    }
 }
 
 /// How often threads of it have given up a processor to wait: each is followed by a wake-up.

@@ -10,6 +10,7 @@ use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::directory::Directory;
+use super::pace::Pace;
 use super::package::Shared;
 use crate::clock;
 use crate::deadline::Deadline;
@@ -31,6 +32,7 @@ pub struct Loaded {
     idle: Mutex<Vec<Instance>>,
     made: AtomicU64,
     sequences: Option<Sequences>,
+    pace: Pace,
 }
 
 impl Loaded {
@@ -54,6 +56,7 @@ impl Loaded {
             idle: Mutex::new(Vec::with_capacity(concurrency as usize)),
             made: AtomicU64::new(0),
             sequences,
+            pace: Pace::default(),
         });
         let busy = loaded.ticker.enter();
         let deadline = Duration::from_millis(deadline.into());
@@ -98,6 +101,11 @@ impl Loaded {
     /// Its sequences, where it keeps any.
     pub fn sequences(&self) -> Option<&Sequences> {
         self.sequences.as_ref()
+    }
+
+    /// Whether its requests took so little time lately that another thread is not worth its while.
+    pub fn is_quick(&self) -> bool {
+        self.pace.is_quick()
     }
 
     /// A file of the package, read and checked anew on every call. At most 64 MiB.
@@ -158,7 +166,9 @@ impl Loaded {
             None => self.instance(deadline).await.map_err(|error| in_all(error, allowed))?,
         };
         instance.place(turn.as_ref().map(|turn| turn.part().clone()));
+        let began = clock::now();
         let answer = instance.call(inputs, deadline).await;
+        self.pace.took(clock::now().duration_since(began));
         let reusable = match &answer {
             Ok(_) => true,
             Err(error) => sandbox::reusable(error),

@@ -64,9 +64,14 @@ impl<T: Footprint> Held<T> {
         self.request
     }
 
-    /// The tensor, to be changed.
-    pub fn get_mut(&mut self) -> Result<&mut T, Expired> {
-        self.tensor.as_mut().ok_or(Expired)
+    /// Takes the tensor out to be changed: [`Self::give_back`] follows.
+    pub fn lend(&mut self) -> Result<T, Expired> {
+        self.tensor.take().ok_or(Expired)
+    }
+
+    /// Puts it back.
+    pub fn give_back(&mut self, tensor: T) {
+        self.tensor = Some(tensor);
     }
 
     /// The tensor alone, and whether it belonged to a request.

@@ -11,8 +11,9 @@ use wasmtime::component::Resource;
 use super::held::{Expired, Held};
 use super::output::Level;
 use super::state::{DeadlineMet, State};
+use super::transfer;
 use crate::session::{Model, RunError};
-use crate::tensor::{Strings, Tensor, TensorError, range};
+use crate::tensor::{Strings, Tensor, TensorError};
 
 /// Generated from `wit/model.wit`.
 #[allow(missing_docs)]
@@ -107,35 +108,27 @@ impl tensors::HostTensor for State {
         Ok(self.table.get(&tensor)?.get()?.byte_length() as u64)
     }
 
+    // These three are replaced in `transfer`, which copies once: bindings copy twice.
     fn read(&mut self, tensor: Resource<Held>, offset: u64, length: u64) -> Fallible<Vec<u8>> {
-        let tensor = match self.table.get(&tensor)?.get() {
-            Ok(tensor) => tensor,
-            Err(expired) => return Ok(Err(expired.into())),
-        };
-        let Some(bytes) = tensor.as_fixed() else {
-            return Ok(Err(TensorError::Kind {
-                datatype: tensor.datatype(),
-                wanted: "elements of fixed size",
-            }
-            .into()));
-        };
-        Ok(range(offset, length, bytes.len()).map(|range| bytes[range].to_vec()).map_err(Error::from))
+        Ok(transfer::read(self, &tensor, offset, length)?.map(Into::into))
     }
 
     fn write(&mut self, tensor: Resource<Held>, offset: u64, data: Vec<u8>) -> Fallible<()> {
-        let tensor = self.table.get_mut(&tensor)?;
-        Ok(tensor.get_mut().map_err(Error::from).and_then(|it| Ok(it.write(offset, &data)?)))
+        let held = self.table.get_mut(&tensor)?;
+        Ok(held.lend().map_err(Error::from).and_then(|mut lent| {
+            let written = lent.write(offset, &data);
+            held.give_back(lent);
+            Ok(written?)
+        }))
     }
 
     fn element_length(&mut self, tensor: Resource<Held>, index: u64) -> Fallible<u64> {
-        Ok(element(self.table.get(&tensor)?, index).map(|element| element.len() as u64))
+        let found = strings(self.table.get(&tensor)?, index);
+        Ok(found.map(|(strings, index)| strings.get(index).map_or(0, <[u8]>::len) as u64))
     }
 
     fn element(&mut self, tensor: Resource<Held>, index: u64, offset: u64, length: u64) -> Fallible<Vec<u8>> {
-        Ok(element(self.table.get(&tensor)?, index).and_then(|element| {
-            let length = length.min((element.len() as u64).saturating_sub(offset));
-            Ok(element[range(offset, length, element.len())?].to_vec())
-        }))
+        Ok(transfer::element(self, &tensor, index, offset, length)?.map(Into::into))
     }
 
     fn drop(&mut self, tensor: Resource<Held>) -> wasmtime::Result<()> {
@@ -143,14 +136,14 @@ impl tensors::HostTensor for State {
     }
 }
 
-fn element(held: &Held, index: u64) -> Result<&[u8], Error> {
+/// The elements of a BYTES tensor, and the place of one.
+pub(super) fn strings(held: &Held, index: u64) -> Result<(&Strings, usize), Error> {
     let tensor = held.get()?;
     let datatype = tensor.datatype();
     let strings = tensor.as_strings().ok_or(TensorError::Kind { datatype, wanted: "elements of BYTES" })?;
-    usize::try_from(index)
-        .ok()
-        .and_then(|index| strings.get(index))
-        .ok_or_else(|| error(Code::InvalidInput, format!("no element {index}: there are {}", strings.len())))
+    let place = usize::try_from(index).ok().filter(|&index| index < strings.len());
+    let missing = || error(Code::InvalidInput, format!("no element {index}: there are {}", strings.len()));
+    Ok((strings, place.ok_or_else(missing)?))
 }
 
 impl sessions::Host for State {

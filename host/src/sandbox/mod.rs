@@ -8,6 +8,7 @@ pub mod held;
 pub mod imports;
 pub mod output;
 pub mod state;
+mod transfer;
 pub mod wasi;
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ type Init = TypedFunc<(), (Result<(), Error>,)>;
 pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     Module::add_to_linker::<_, wasmtime::component::HasSelf<_>>(&mut linker, |state: &mut State| state)?;
+    transfer::add_to_linker(&mut linker)?;
     nn::add_to_linker(&mut linker)?;
     wasi::add_to_linker(&mut linker)?;
     Ok(linker)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub enum Behaviour {
     Wait(Arc<Semaphore>),
     /// As `Echo`, after blocking its thread until something is sent.
     Block(Arc<Mutex<mpsc::Receiver<()>>>),
+    /// As `Block`, though it was quick so far. Counts those that began.
+    Surprise(Arc<Mutex<mpsc::Receiver<()>>>, Arc<AtomicUsize>),
     /// As `Echo`, after these times, one for each request; the rest at once.
     Times(Arc<Mutex<Vec<Duration>>>),
     /// Fails.
@@ -112,6 +115,10 @@ impl Predictor for Fake {
             .ok_or_else(|| OpenError::Corrupt { file: path.to_string(), why: "no such file".to_owned() })
     }
 
+    fn is_quick(&self) -> bool {
+        !matches!(self.behaviour, Behaviour::Block(_))
+    }
+
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         let allowed = deadline.answer.saturating_duration_since(clock::now());
         Box::pin(async move {
@@ -119,6 +126,11 @@ impl Predictor for Fake {
                 Behaviour::Wait(permits) => {
                     let waiting = tokio::time::timeout(allowed, Arc::clone(permits).acquire_owned()).await;
                     Some(waiting.map_err(|_| PredictError::Deadline(allowed))?)
+                }
+                Behaviour::Surprise(sent, begun) => {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    let _ = sent.lock().unwrap().recv();
+                    None
                 }
                 Behaviour::Block(sent) => {
                     let _ = sent.lock().unwrap().recv();

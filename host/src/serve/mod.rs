@@ -31,6 +31,8 @@ pub mod preface;
 pub mod query;
 #[cfg(test)]
 mod queue_tests;
+#[cfg(test)]
+mod quick_tests;
 pub mod routes;
 pub mod seats;
 #[cfg(test)]

@@ -2,13 +2,16 @@
 //! of serving bring their own.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::time::Duration;
 
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock;
 use crate::deadline::Deadline;
@@ -31,8 +34,14 @@ pub trait Predictor: Send + Sync + 'static {
     fn models(&self) -> &[(PackageName, Digest)];
     /// A file of the package, verified as it is read.
     fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError>;
+    /// Whether its answers took so little time lately that handing one to another thread would cost more.
+    fn is_quick(&self) -> bool {
+        false
+    }
     /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
     /// ask through [`ask`].
+    ///
+    /// Where [`Self::is_quick`] says so, it is polled once on a thread that serves.
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction;
     /// Its sequences; none where it keeps nothing between requests.
     fn sequences(&self) -> Option<&Sequences> {
@@ -65,11 +74,14 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// waiting for one that does not.
 pub const STOPPED: Duration = Duration::from_millis(200);
 
-/// Asks a package on a thread of its own.
+/// Asks a package.
 ///
 /// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
-/// and the control socket waiting, so that a slow model would stop the whole host. `held` is dropped
-/// when the package has really ended, also where nobody waits for its answer any more.
+/// and the control socket waiting, so that a slow model would stop the whole host. So a prediction has a
+/// thread of its own, unless its package has been quick lately: then it is begun here, and moves to such a
+/// thread where it does not end at once (a guest gives its thread back on every tick). What remains, a
+/// model that is slow for the first time, can take [`here`] threads of those that serve, which are more.
+/// `held` is dropped when the package has really ended, also where nobody waits for its answer any more.
 pub async fn ask(
     package: Arc<dyn Predictor>,
     inputs: Vec<NamedTensor>,
@@ -80,11 +92,27 @@ pub async fn ask(
     // The time that there was from here on, and not what was left where it ran.
     let allowed = deadline.answer.saturating_duration_since(clock::now());
     let late = || PredictError::Deadline(allowed);
+    let quick = package.is_quick();
+    let mut prediction = package.predict(inputs, deadline);
+    if quick && let Some(_place) = place().await {
+        let begun = std::future::poll_fn(|context| {
+            let polled = AssertUnwindSafe(|| prediction.as_mut().poll(context));
+            Poll::Ready(match std::panic::catch_unwind(polled) {
+                Ok(Poll::Ready(Err(PredictError::Deadline(_)))) => Some(Err(late())),
+                Ok(Poll::Ready(outputs)) => Some(outputs),
+                Ok(Poll::Pending) => None,
+                Err(_) => Some(Err(panicked())),
+            })
+        });
+        if let Some(outputs) = begun.await {
+            return outputs;
+        }
+    }
     // What the module logs belongs to the request's trace, if it has one.
     let span = tracing::Span::current();
     let asked = tokio::task::spawn_blocking(move || {
         let _entered = span.entered();
-        let outputs = blocking::allow(|| Handle::current().block_on(package.predict(inputs, deadline)));
+        let outputs = blocking::allow(|| Handle::current().block_on(prediction));
         drop(held);
         outputs
     });
@@ -93,11 +121,37 @@ pub async fn ask(
     match tokio::time::timeout_at(patience.into(), asked).await {
         Ok(Ok(Err(PredictError::Deadline(_)))) => Err(late()),
         Ok(Ok(outputs)) => outputs,
-        Ok(Err(_)) => {
-            Err(PredictError::Internal("the request panicked; the host's log says more".to_owned()))
-        }
+        Ok(Err(_)) => Err(panicked()),
         Err(_) => Err(late()),
     }
+}
+
+fn panicked() -> PredictError {
+    PredictError::Internal("the request panicked; the host's log says more".to_owned())
+}
+
+fn exp(at: usize) -> Option<usize> {
+    std::env::var("SELVEDGE_EXP").ok()?.split(',').nth(at)?.parse().ok()
+}
+
+/// Threads that serve.
+pub fn serving_threads() -> usize {
+    exp(0).unwrap_or(std::thread::available_parallelism().map_or(2, usize::from).max(2))
+}
+
+/// How many of them may compute at once; at least one serves meanwhile.
+fn here() -> &'static Semaphore {
+    static HERE: OnceLock<Semaphore> = OnceLock::new();
+    HERE.get_or_init(|| Semaphore::new(exp(1).unwrap_or(serving_threads() - 1)))
+}
+
+async fn place() -> Option<SemaphorePermit<'static>> {
+    if let Ok(place) = here().try_acquire() {
+        return Some(place);
+    }
+    static WAIT: OnceLock<u64> = OnceLock::new();
+    let wait = *WAIT.get_or_init(|| exp(2).unwrap_or(1000) as u64);
+    tokio::time::timeout(Duration::from_micros(wait), here().acquire()).await.ok()?.ok()
 }
 
 impl Predictor for Loaded {
@@ -115,6 +169,10 @@ impl Predictor for Loaded {
 
     fn read_file(&self, path: &FilePath) -> Result<Vec<u8>, OpenError> {
         self.read_file(path)
+    }
+
+    fn is_quick(&self) -> bool {
+        self.is_quick()
     }
 
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {

@@ -26,14 +26,16 @@ fn put(serving: &Serving, predictor: Arc<dyn Predictor>) -> Vec<Arc<Served>> {
     serving.table.activate(&served.reference()).unwrap()
 }
 
-fn one(predictor: Arc<dyn Predictor>) -> (Arc<Serving>, Router) {
+/// A server of one package.
+pub(super) fn one(predictor: Arc<dyn Predictor>) -> (Arc<Serving>, Router) {
     let serving = Serving::new(4);
     put(&serving, predictor);
     serving.announce();
     (Arc::clone(&serving), routes::router(serving))
 }
 
-fn input(data: &Value) -> Value {
+/// A request with these elements.
+pub(super) fn input(data: &Value) -> Value {
     let shape = [data.as_array().map_or(1, Vec::len)];
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": data}]})
 }

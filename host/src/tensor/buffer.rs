@@ -1,5 +1,6 @@
 //! Bytes of elements of fixed size: shared, aligned, copied when they are written to.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -49,6 +50,17 @@ impl Buffer {
     /// Wraps memory that something else owns.
     pub fn foreign(memory: Arc<dyn Foreign>) -> Self {
         if aligned(memory.bytes()) { Self(Storage::Foreign(memory)) } else { Self(align(memory.bytes())) }
+    }
+
+    /// A part of the bytes that shares their memory.
+    ///
+    /// # Panics
+    /// Where the range is not within them.
+    pub fn view(&self, range: Range<usize>) -> Bytes {
+        match &self.0 {
+            Storage::Body(body) => body.slice(range),
+            Storage::Plain(_) | Storage::Foreign(_) => Bytes::from_owner(self.clone()).slice(range),
+        }
     }
 
     /// The bytes for writing; a shared buffer is copied first.
@@ -133,6 +145,8 @@ mod tests {
         assert_eq!(same.as_ptr(), body[start..].as_ptr());
         let moved = Buffer::from(body.slice(start + 1..start + 9));
         assert!(aligned(&moved) && moved[..] == [7; 8]);
+        assert_eq!(moved.view(2..4).as_ptr(), moved[2..].as_ptr());
+        assert_eq!(same.view(2..4).as_ptr(), same[2..].as_ptr());
         for length in 0..32 {
             assert!(aligned(&Buffer::from(&vec![1; length][..])));
         }

@@ -15,7 +15,7 @@ use selvedge_tests::packages::{deploy, keys};
 use selvedge_tests::process::Process;
 use selvedge_tests::programs::{program, set_up};
 use selvedge_tests::stack::{Stack, free_address};
-use selvedge_tests::usage::{pss_kib, threads};
+use selvedge_tests::usage::{settled_kib, threads};
 use selvedge_tests::{clock, wait};
 
 const ROUNDS: usize = 5;
@@ -89,16 +89,7 @@ struct Measured {
 
 /// What a process uses once its memory has stopped moving.
 fn settled(id: u32) -> Measured {
-    let mut last = u64::MAX;
-    let kib = loop {
-        std::thread::sleep(Duration::from_millis(500));
-        let now = pss_kib(id);
-        if now.abs_diff(last) < 32 {
-            break now;
-        }
-        last = now;
-    };
-    Measured { mib: kib as f64 / 1024.0, ms: 0.0, threads: threads(id) }
+    Measured { mib: settled_kib(id) as f64 / 1024.0, ms: 0.0, threads: threads(id) }
 }
 
 /// The directory in which the device opens the package.

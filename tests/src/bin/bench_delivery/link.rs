@@ -15,11 +15,12 @@ use std::time::Duration;
 use selvedge_tests::broker::Broker;
 use selvedge_tests::delivery::{Serving, release_parcel, seconds, watch_from};
 use selvedge_tests::emulated::{Emulated, HERE, Shape};
+use selvedge_tests::report::Report;
+use selvedge_tests::spread::Spread;
 use selvedge_tests::stack::Stack;
 use selvedge_tests::wait;
 
-use super::spread::Spread;
-use super::{MB, PATIENCE, Report};
+use super::{MB, PATIENCE};
 
 const ROUNDS: u64 = 3;
 const SLOW: Shape =
@@ -52,7 +53,10 @@ struct Rates {
 pub fn measure(report: &mut Report, slow: bool, cut: bool) {
     let mut bench = Bench::start();
     let mut rates = Rates::default();
-    println!("{:<34} {:>10} {:>10} {:>12}", "1 Mbit/s, 300 ms, 2 % loss", "s", "kB/s", "on the link");
+    println!(
+        "{:<34} {:>10} {:>10} {:>12} {:>9}",
+        "1 Mbit/s, 300 ms, 2 % loss", "s", "kB/s", "on the link", "packets"
+    );
     for round in 1..=ROUNDS {
         rates.tcp.push(bench.tcp(round, false));
         if slow {
@@ -151,11 +155,13 @@ fn row(
     link.lose_anew(SLOW.seed + 2 * round);
     let before = link.passed();
     let (bytes, took) = if cut { while_cut(link, get) } else { get(&|| {}) };
-    let carried = link.passed().bytes_down - before.bytes_down;
+    let passed = link.passed();
+    let (carried, packets) =
+        (passed.bytes_down - before.bytes_down, passed.packets_down - before.packets_down);
     let up = if cut { time_up(took) } else { took };
     let rate = bytes as f64 / up;
     let name = if cut { format!("{who}, 5 s of 20 cut, {up:.1} s up") } else { who.to_owned() };
-    println!("{name:<34} {took:>10.1} {:>10.1} {carried:>12}", rate / 1e3);
+    println!("{name:<34} {took:>10.1} {:>10.1} {carried:>12} {packets:>9}", rate / 1e3);
     rate
 }
 

@@ -8,11 +8,12 @@ use selvedge_package::Digest;
 use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
 use selvedge_tests::broker::Broker;
 use selvedge_tests::delivery::{NAME, Serving, release_parcel, seconds, watch};
+use selvedge_tests::report::Report;
+use selvedge_tests::spread::Spread;
 use selvedge_tests::stack::Stack;
 use selvedge_tests::usage::{pss_kib, worked};
 
-use super::spread::Spread;
-use super::{MB, PATIENCE, Report};
+use super::{MB, PATIENCE};
 
 const LOOPBACK_BYTES: usize = 100 * MB;
 const ROUNDS: u64 = 3;

@@ -10,42 +10,15 @@
 
 mod link;
 mod loopback;
-mod spread;
 
 use std::time::Duration;
 
 use selvedge_tests::emulated;
-use serde_json::{Map, Value, json};
-
-use spread::Spread;
+use selvedge_tests::report::Report;
 
 const PARTS: [&str; 5] = ["loopback", "memory", "slow", "cut", "largest"];
 const PATIENCE: Duration = Duration::from_secs(900);
 const MB: usize = 1_000_000;
-
-/// What the report will say.
-#[derive(Default)]
-struct Report {
-    figures: Map<String, Value>,
-    bars: Vec<Value>,
-}
-
-impl Report {
-    fn figure(&mut self, name: &str, value: f64) {
-        self.figures.insert(name.to_owned(), value.into());
-    }
-
-    /// The median under this name, and beside it the least and the most.
-    fn spread(&mut self, name: &str, spread: Spread) {
-        self.figure(name, spread.median);
-        self.figure(&format!("{name}_least"), spread.least);
-        self.figure(&format!("{name}_most"), spread.most);
-    }
-
-    fn bar(&mut self, name: &str, value: f64, limit: f64, holds: bool) {
-        self.bars.push(json!({"name": name, "value": value, "limit": limit, "holds": holds}));
-    }
-}
 
 fn main() {
     emulated::enter();
@@ -67,5 +40,5 @@ fn main() {
     if wanted("slow") || wanted("cut") {
         link::measure(&mut report, wanted("slow"), wanted("cut"));
     }
-    println!("{}", json!({"bench": "delivery", "figures": report.figures, "bars": report.bars}));
+    report.print("delivery");
 }

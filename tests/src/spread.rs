@@ -5,12 +5,17 @@ use std::fmt;
 /// Of at least one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {
+    /// The smallest.
     pub least: f64,
+    /// The one in the middle; of an even number the upper one.
     pub median: f64,
+    /// The largest.
     pub most: f64,
 }
 
 impl Spread {
+    /// Of these, in any order.
+    ///
     /// # Panics
     /// Of none.
     pub fn of(values: &[f64]) -> Self {
