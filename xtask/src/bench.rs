@@ -2,11 +2,13 @@
 //! It fails where a bar of the report does not hold.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use crate::{beside, examples, paths, run};
+use crate::setup::apt;
+use crate::{beside, examples, paths, run, setup};
 
 /// Runs `tests/src/bin/bench_NAME.rs`, or the folder of that name, with these arguments.
 pub fn run(name: &str, arguments: &[String]) -> Result<()> {
@@ -19,11 +21,34 @@ pub fn run(name: &str, arguments: &[String]) -> Result<()> {
         run::loudly(run::cargo().args(["build", "--release", "--workspace", "--bins"]))
     })?;
     beside::link("release")?;
+    let peer = if name == "host" {
+        // A vision model, which the backend cases of ONNX bring along.
+        setup::for_tests()?;
+        Some(wasi_nn()?)
+    } else {
+        None
+    };
     let program = paths::cargo_target().join("release").join(format!("bench_{name}"));
     let mut bench = run::program(&program);
     bench.env("SELVEDGE_ONNXRUNTIME", paths::onnxruntime()).env("SELVEDGE_MODULES", paths::modules());
+    if let Some(peer) = peer {
+        apt::install(&["wrk"])?;
+        bench.env("SELVEDGE_PEER_WASI_NN", peer);
+    }
     let said = run::aloud(bench.args(arguments))?;
     judge(said.lines().last().unwrap_or_default())
+}
+
+/// The peer that offers a model with wasmtime's own wasi-nn: a workspace with a lock file of its own.
+fn wasi_nn() -> Result<PathBuf> {
+    let folder = paths::root().join("tests/peers/wasi-nn");
+    let target = paths::root().join("target/peers");
+    run::step("building the peer with wasmtime's wasi-nn", || {
+        let mut cargo = run::cargo();
+        cargo.current_dir(&folder).env("CARGO_TARGET_DIR", &target);
+        run::loudly(cargo.args(["build", "--locked", "--release"]))
+    })?;
+    Ok(target.join("release/peer-wasi-nn"))
 }
 
 /// Fails when the report, the last line that a bench prints, has a bar that does not hold.

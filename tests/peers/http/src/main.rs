@@ -128,7 +128,8 @@ async fn infer(
     }
     let outputs = session.run(values).map_err(failed)?;
     let (mut told, mut tail) = (Vec::new(), Vec::new());
-    for (name, value) in &outputs {
+    let answered: Vec<_> = outputs.iter().collect();
+    for (name, value) in &answered {
         let (shape, data) = value.try_extract_tensor::<f32>().map_err(failed)?;
         let (mut output, binary) =
             (Output { name, datatype: "FP32", shape, data: None, parameters: None }, data);

@@ -4,9 +4,12 @@
 //! inputs that it made beforehand, so everything that a request needs is on the other side: the value for
 //! ONNX Runtime, the deadline, the watch, the guest and its handles. The bar is the median of the differences
 //! within pairs. And the module `copy`, which reads a tensor and makes another, against two copies of as many
-//! bytes between buffers that are there: the bar is the ratio of the medians.
+//! bytes between buffers that are there: the bar is the ratio of the medians. And the same `Identity` here and
+//! through wasmtime's own wasi-nn (a peer of its own, since it wants another ort), each against `Session::run` in
+//! its process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +24,7 @@ use selvedge_package::Manifest;
 use selvedge_package::bundle::Builder;
 use selvedge_package::tensor::Datatype;
 use selvedge_tests::clock::now;
-use selvedge_tests::onnx_writer;
+use selvedge_tests::onnx_writer::{self, Element, Extent};
 use selvedge_tests::report::Report;
 use serde_json::json;
 
@@ -29,6 +32,9 @@ use serde_json::json;
 const BAR: f64 = 3.0;
 /// How much more than two copies reading and writing may take.
 const COPIES: f64 = 1.3;
+/// How much cheaper than wasi-nn what surrounds a run must be.
+const CHEAPER: f64 = 3.0;
+const PEER_PAIRS: usize = 5_000;
 const COPY_PAIRS: usize = 5_000;
 const COPY_WARM_UP: usize = 500;
 const LOOKED_INTO: &[u64] = &[1, 3, 224, 224];
@@ -61,8 +67,9 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
         "input (FP32)", "native", "direct", "added", "p95", "p99"
     );
     for shape in SHAPES {
-        let (loaded, _place) = open(&runtime, shape.len(), None)?;
-        let mut measured = executor.block_on(direct(&runtime, &loaded, shape))?;
+        let model = onnx_writer::shape(shape.len());
+        let (loaded, _place) = open(&runtime, &model, shape.len(), Answers::Extents)?;
+        let mut measured = executor.block_on(direct(&runtime, &loaded, &model, shape))?;
         let name = shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
         let (native, direct) = (quantile(&mut measured.native, 0.5), quantile(&mut measured.direct, 0.5));
         let added = quantile(&mut measured.added, 0.5);
@@ -74,8 +81,9 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
         }
         report.at_most(&format!("added by `direct` at {name}, microseconds"), added, BAR);
     }
-    let module = std::fs::read(place("SELVEDGE_MODULES")?.join("copy.wasm"))?;
-    let (loaded, _place) = open(&runtime, LOOKED_INTO.len(), Some(&module))?;
+    let module = std::fs::read(place("SELVEDGE_MODULES")?.join("bench/copy.wasm"))?;
+    let rank = LOOKED_INTO.len();
+    let (loaded, _place) = open(&runtime, &onnx_writer::shape(rank), rank, Answers::Copy(&module))?;
     let mut copied = executor.block_on(copy(&loaded))?;
     let (copies, module) = (quantile(&mut copied.native, 0.5), quantile(&mut copied.direct, 0.5));
     println!("{:<22} {:>9} {:>9} {:>9}", "1x3x224x224", "2 copies", "module", "ratio");
@@ -83,6 +91,51 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     report.figure("two_copies_us", copies);
     report.figure("copying_module_us", module);
     report.at_most("a module that reads and writes 602 kB / two copies of that", module / copies, COPIES);
+    if let Some(peer) = std::env::var_os("SELVEDGE_PEER_WASI_NN") {
+        let library = place("SELVEDGE_ONNXRUNTIME")?;
+        let guest = place("SELVEDGE_MODULES")?.join("bench/wasi-nn.wasm");
+        beside_wasi_nn(report, &runtime, &executor, Command::new(peer).arg(library), &guest)?;
+    } else {
+        println!("wasi-nn: SELVEDGE_PEER_WASI_NN is not set, `cargo xtask bench host` builds the peer");
+    }
+    Ok(())
+}
+
+/// The same model here and through wasmtime's own wasi-nn: what each adds to `Session::run`.
+fn beside_wasi_nn(
+    report: &mut Report,
+    runtime: &Runtime,
+    executor: &tokio::runtime::Runtime,
+    peer: &mut Command,
+    guest: &Path,
+) -> anyhow::Result<()> {
+    let model = onnx_writer::identity_of(Element::Float, &["a", "b", "c", "d"].map(Extent::Named));
+    let place = tempfile::tempdir()?;
+    let directory = place.path().join("model");
+    std::fs::create_dir(&directory)?;
+    std::fs::write(directory.join("model.onnx"), &model)?;
+    let output = peer.arg(&directory).arg(guest).arg(PEER_PAIRS.to_string()).output()?;
+    anyhow::ensure!(output.status.success(), "the peer: {}", String::from_utf8_lossy(&output.stderr));
+    println!(
+        "{:<22} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "identity, added", "run", "direct", "its run", "wasi-nn", "ratio"
+    );
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let [elements, theirs, _, added] = numbers[..] else { anyhow::bail!("the peer said {line:?}") };
+        let shape = if elements > 16.0 { [1, 3, 224, 224] } else { [1, 1, 1, 16] };
+        let (loaded, _place) = open(runtime, &model, shape.len(), Answers::Same)?;
+        let mut measured = executor.block_on(direct(runtime, &loaded, &model, &shape))?;
+        let (run, ours) = (quantile(&mut measured.native, 0.5), quantile(&mut measured.added, 0.5));
+        println!("{elements:<22} {run:>9.2} {ours:>9.2} {theirs:>9.2} {added:>9.2} {:>9.2}", added / ours);
+        report.figure(&format!("added_us at {elements} elements"), ours);
+        report.figure(&format!("wasi_nn_added_us at {elements} elements"), added);
+        report.at_least(
+            &format!("added by wasi-nn / added here, {elements} elements"),
+            added / ours,
+            CHEAPER,
+        );
+    }
     Ok(())
 }
 
@@ -114,8 +167,8 @@ async fn copy(loaded: &Loaded) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-async fn direct(runtime: &Runtime, loaded: &Loaded, shape: &[u64]) -> anyhow::Result<Figures> {
-    let mut session = native(runtime, &onnx_writer::shape(shape.len()))?;
+async fn direct(runtime: &Runtime, loaded: &Loaded, model: &[u8], shape: &[u64]) -> anyhow::Result<Figures> {
+    let mut session = native(runtime, model)?;
     let count = shape.iter().product::<u64>() as usize;
     let data = vec![0.5_f32; count];
     let extents: Vec<i64> = shape.iter().map(|&extent| extent.cast_signed()).collect();
@@ -132,17 +185,14 @@ async fn direct(runtime: &Runtime, loaded: &Loaded, shape: &[u64]) -> anyhow::Re
                 let inputs = ort::inputs!["x" => &*value];
                 let start = now();
                 let outputs = session.run(inputs)?;
-                let (_, answer) = outputs["y"].try_extract_tensor::<i64>()?;
-                anyhow::ensure!(answer == extents);
+                anyhow::ensure!(outputs["y"].is_tensor());
                 drop(outputs);
                 native = now() - start;
             } else {
                 let inputs = vec![NamedTensor::new("x", tensor.clone())];
                 let start = now();
                 let outputs = loaded.predict(inputs, deadline).await?;
-                anyhow::ensure!(
-                    outputs[0].tensor.as_fixed().is_some_and(|bytes| bytes.len() == 8 * extents.len())
-                );
+                anyhow::ensure!(outputs[0].tensor.as_fixed().is_some());
                 drop(outputs);
                 direct = now() - start;
             }
@@ -172,25 +222,41 @@ fn quantile(values: &mut [f64], at: f64) -> f64 {
     values[((values.len() - 1) as f64 * at) as usize]
 }
 
-/// A package of the `Shape` model, as the agent would have laid it out, with a module of its own or `direct`.
+/// What the package of a model answers with.
+enum Answers<'a> {
+    /// The extents of its input, through `direct`.
+    Extents,
+    /// Its input, through `direct`.
+    Same,
+    /// Its input, through this module.
+    Copy(&'a [u8]),
+}
+
+/// A package of a model of one input of `rank` dimensions, as the agent would have laid it out.
 fn open(
     runtime: &Runtime,
+    model: &[u8],
     rank: usize,
-    module: Option<&[u8]>,
+    answers: Answers,
 ) -> anyhow::Result<(Arc<Loaded>, tempfile::TempDir)> {
-    let free = vec![-1; rank];
+    let same = json!([{"name": "y", "datatype": "FP32", "shape": vec![-1; rank]}]);
     let mut manifest = json!({
-        "format": 1, "name": "shape", "version": "1.0.0", "release": 1,
-        "models": [{"name": "shape", "file": "model.onnx"}],
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": free}],
-        "outputs": [{"name": "y", "datatype": "INT64", "shape": [rank]}],
+        "format": 1, "name": "model", "version": "1.0.0", "release": 1,
+        "models": [{"name": "model", "file": "model.onnx"}],
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": vec![-1; rank]}],
+        "outputs": same,
         "acceptance": {"cases": ["case.json"]},
     });
-    let mut files = vec![("model.onnx", onnx_writer::shape(rank)), ("case.json", b"{}".to_vec())];
-    if let Some(module) = module {
-        manifest["module"] = json!({"component": "module.wasm"});
-        manifest["outputs"] = json!([{"name": "y", "datatype": "FP32", "shape": vec![-1; rank]}]);
-        files.push(("module.wasm", module.to_vec()));
+    let mut files = vec![("model.onnx", model.to_vec()), ("case.json", b"{}".to_vec())];
+    match answers {
+        Answers::Extents => {
+            manifest["outputs"] = json!([{"name": "y", "datatype": "INT64", "shape": [rank]}]);
+        }
+        Answers::Same => {}
+        Answers::Copy(module) => {
+            manifest["module"] = json!({"component": "module.wasm"});
+            files.push(("module.wasm", module.to_vec()));
+        }
     }
     let manifest: Manifest = serde_json::from_value(manifest)?;
     let mut builder = Builder::new(manifest);

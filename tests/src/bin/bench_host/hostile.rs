@@ -12,7 +12,7 @@ use selvedge_tests::clock::now;
 use selvedge_tests::onnx_writer;
 use selvedge_tests::programs::set_up;
 use selvedge_tests::report::Report;
-use selvedge_tests::serving::{Host, LONG, Package, tensor};
+use selvedge_tests::serving::{Host, LONG, Package, Spec, tensor};
 use selvedge_tests::spread::Spread;
 use serde_json::{Value, json};
 
@@ -120,10 +120,10 @@ fn hostile(name: &str) -> anyhow::Result<Package> {
     let component = std::fs::read(set_up("modules/hostile").join(format!("{name}.wasm")))?;
     let ones = |name| tensor((name, "FP32"), &[2, 3], json!([1, 1, 1, 1, 1, 1]));
     let case = json!({"name": "ones", "inputs": [ones("x")], "outputs": [ones("y")]});
-    let specs: (&[_], &[_]) = (&[("x", "FP32", &[2, 3])], &[("y", "FP32", &[2, 3])]);
+    let specs: (&[Spec], &[Spec]) = (&[("x", "FP32", &[2, 3])], &[("y", "FP32", &[2, 3])]);
     let all: Value = json!(["clocks", "random", "package-files", "environment"]);
     Ok(Package::new("hostile", 1, onnx_writer::identity(), specs, case)
-        .listed("module.wasm", component)
+        .file("module.wasm", component)
         .module("component", json!("module.wasm"))
         .module("capabilities", all)
         .module("memory-mib", json!(32))

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use selvedge_tests::onnx_writer;
 use selvedge_tests::programs::{program, set_up};
 use selvedge_tests::report::Report;
-use selvedge_tests::serving::{Host, Package, tensor};
+use selvedge_tests::serving::{Host, Package, Spec, tensor};
 use selvedge_tests::usage::worked;
 use serde_json::json;
 
@@ -34,6 +34,9 @@ struct Case {
     headers: Vec<(&'static str, String)>,
     rate: f64,
 }
+
+/// Shape and name of a model's input, and its name.
+type Asks = (&'static [u64], &'static str, &'static str);
 
 /// Rounds of one server.
 #[derive(Default)]
@@ -105,9 +108,9 @@ pub async fn measure(report: &mut Report) -> anyhow::Result<()> {
 }
 
 fn cases() -> [Case; 4] {
-    let small = (vec![2, 3], "x", "identity");
-    let large = (vec![1, 3, 224, 224], "data_0", "squeezenet");
-    let case = |name, (shape, input, model): &(Vec<u64>, &'static str, &'static str), binary, rate| {
+    let small: Asks = (&[2, 3], "x", "identity");
+    let large: Asks = (&[1, 3, 224, 224], "data_0", "squeezenet");
+    let case = |name, (shape, input, model): Asks, binary: bool, rate| {
         let count = shape.iter().product::<u64>() as usize;
         let numbers: Vec<f32> = (0..count).map(|index| (index % 255) as f32 / 255.0).collect();
         if !binary {
@@ -125,10 +128,10 @@ fn cases() -> [Case; 4] {
         Case { name, model, body, headers, rate }
     };
     [
-        case("identity JSON", &small, false, RATE),
-        case("identity binary", &small, true, RATE),
-        case("SqueezeNet JSON", &large, false, RATE_OF_A_MODEL),
-        case("SqueezeNet binary", &large, true, RATE_OF_A_MODEL),
+        case("identity JSON", small, false, RATE),
+        case("identity binary", small, true, RATE),
+        case("SqueezeNet JSON", large, false, RATE_OF_A_MODEL),
+        case("SqueezeNet binary", large, true, RATE_OF_A_MODEL),
     ]
 }
 
@@ -154,8 +157,8 @@ fn vision(file: &Path) -> anyhow::Result<Package> {
         "outputs": [tensor(("softmaxout_1", "FP32"), &[1, 1000, 1, 1], json!(vec![0.0; 1000]))],
         "tolerance": {"absolute": 1e9, "relative": 0.0},
     });
-    let inputs: &[_] = &[("data_0", "FP32", &[1, 3, 224, 224][..])];
-    let outputs: &[_] = &[("softmaxout_1", "FP32", &[1, 1000, 1, 1][..])];
+    let inputs: &[Spec] = &[("data_0", "FP32", &[1, 3, 224, 224][..])];
+    let outputs: &[Spec] = &[("softmaxout_1", "FP32", &[1, 1000, 1, 1][..])];
     Ok(Package::new("squeezenet", 1, std::fs::read(file)?, (inputs, outputs), case))
 }
 

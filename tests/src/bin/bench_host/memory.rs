@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use selvedge_tests::programs::{program, set_up};
 use selvedge_tests::report::Report;
-use selvedge_tests::serving::{Host, Package, tensor};
+use selvedge_tests::serving::{Host, Package, Spec, tensor};
 use selvedge_tests::spread::Spread;
 use selvedge_tests::usage::settled_kib;
 use serde_json::json;
@@ -26,7 +26,7 @@ pub async fn measure(report: &mut Report) {
     // What it answers is not what is measured: any number will do.
     let case = json!({"name": "zeros", "inputs": [input()], "outputs": [scores],
                       "tolerance": {"absolute": 1e9, "relative": 0.0}});
-    let specs: (&[_], &[_]) =
+    let specs: (&[Spec], &[Spec]) =
         (&[("bytes", "INT32", &[-1, LOOKED_AT])], &[("target_label", "FP32", &[-1, KINDS])]);
     let package = Package::new("file-type", 1, bytes, specs, case).write();
     let (mut hosts, mut bares) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Reads each input and answers with a tensor of its own that holds the same: what looking into a tensor and
 //! making one costs, and nothing else. `y` answers `x`, whatever comes besides keeps its name.
 
-wit_bindgen::generate!({ path: "../../host/wit", world: "module" });
+wit_bindgen::generate!({ path: "../../../host/wit", world: "module" });
 use exports::selvedge::model::predictor::{Error, Guest, NamedTensor};
 use selvedge::model::tensors::Tensor;
 
