@@ -7,6 +7,8 @@
 
 use std::borrow::Cow;
 
+use super::decimal;
+
 /// Deepest nesting that [`Lexer::skip`] goes through: a nested tensor of the highest rank, inside
 /// of the objects of a request.
 pub const MAX_DEPTH: usize = crate::tensor::MAX_RANK + 8;
@@ -223,6 +225,16 @@ impl<'a> Lexer<'a> {
         self.at = at;
         let token = &self.text[start..at];
         Ok(if decimal { Number::Decimal(token) } else { Number::Integer(token) })
+    }
+
+    /// A short decimal number that `of` takes; whatever else comes next is not taken.
+    #[inline]
+    pub fn short<T>(&mut self, of: impl FnOnce(f64) -> Option<T>) -> Option<T> {
+        self.peek();
+        let (value, length) = decimal::short(&self.text.as_bytes()[self.at..])?;
+        let value = of(value)?;
+        self.at += length;
+        Some(value)
     }
 
     /// At least one digit.

@@ -10,6 +10,7 @@ pub mod answer_body;
 pub mod answer_json;
 pub mod binary;
 pub mod check;
+mod decimal;
 pub mod elements;
 pub mod lexer;
 pub mod metadata;

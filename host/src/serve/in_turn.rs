@@ -40,6 +40,10 @@ impl Predictor for InTurn {
         self.package.read_file(path)
     }
 
+    fn is_quick(&self) -> bool {
+        self.package.is_quick()
+    }
+
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
         match self.turn.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(turn) => Arc::clone(&self.package).proceed(turn, inputs, deadline),
