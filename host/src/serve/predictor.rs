@@ -70,6 +70,9 @@ pub trait Opener: Send + Sync + 'static {
 /// host ends where a model does not; this is for a bug in either.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
+/// Longest time that a quick package waits for a thread that serves, before it gets another one.
+const QUICK_PLACE: Duration = Duration::from_millis(1);
+
 /// Time over what a client gives: guests and most models stop within it, and who gave that little is not kept
 /// waiting for one that does not.
 pub const STOPPED: Duration = Duration::from_millis(200);
@@ -79,8 +82,8 @@ pub const STOPPED: Duration = Duration::from_millis(200);
 /// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
 /// and the control socket waiting, so that a slow model would stop the whole host. So a prediction has a
 /// thread of its own, unless its package has been quick lately: then it is begun here, and moves to such a
-/// thread where it does not end at once (a guest gives its thread back on every tick). What remains, a
-/// model that is slow for the first time, can take [`here`] threads of those that serve, which are more.
+/// thread where it does not end at once (a guest gives its thread back on every tick). What remains, models
+/// that are slow for the first time, can take all threads that serve but one ([`place`]).
 /// `held` is dropped when the package has really ended, also where nobody waits for its answer any more.
 pub async fn ask(
     package: Arc<dyn Predictor>,
@@ -130,28 +133,20 @@ fn panicked() -> PredictError {
     PredictError::Internal("the request panicked; the host's log says more".to_owned())
 }
 
-fn exp(at: usize) -> Option<usize> {
-    std::env::var("SELVEDGE_EXP").ok()?.split(',').nth(at)?.parse().ok()
-}
-
-/// Threads that serve.
+/// Threads that serve: one for each processor, and at least two.
 pub fn serving_threads() -> usize {
-    exp(0).unwrap_or(std::thread::available_parallelism().map_or(2, usize::from).max(2))
+    std::thread::available_parallelism().map_or(2, usize::from).max(2)
 }
 
-/// How many of them may compute at once; at least one serves meanwhile.
-fn here() -> &'static Semaphore {
-    static HERE: OnceLock<Semaphore> = OnceLock::new();
-    HERE.get_or_init(|| Semaphore::new(exp(1).unwrap_or(serving_threads() - 1)))
-}
-
+/// A place among those that compute on a thread that serves, of which at least one is left to serve. Where all
+/// are taken it waits for less time than another thread would cost if the answers there are quick, as expected.
 async fn place() -> Option<SemaphorePermit<'static>> {
-    if let Ok(place) = here().try_acquire() {
-        return Some(place);
+    static PLACES: OnceLock<Semaphore> = OnceLock::new();
+    let places = PLACES.get_or_init(|| Semaphore::new(serving_threads() - 1));
+    match places.try_acquire() {
+        Ok(place) => Some(place),
+        Err(_) => tokio::time::timeout(QUICK_PLACE, places.acquire()).await.ok()?.ok(),
     }
-    static WAIT: OnceLock<u64> = OnceLock::new();
-    let wait = *WAIT.get_or_init(|| exp(2).unwrap_or(1000) as u64);
-    tokio::time::timeout(Duration::from_micros(wait), here().acquire()).await.ok()?.ok()
 }
 
 impl Predictor for Loaded {
