@@ -59,7 +59,7 @@ fn digits(text: &[u8], at: &mut usize, significand: &mut u64) {
 #[inline]
 pub fn narrow(wide: f64) -> Option<f32> {
     const BELOW: u64 = (1 << (f64::MANTISSA_DIGITS - f32::MANTISSA_DIGITS)) - 1;
-    const HALF: u64 = (BELOW + 1) / 2;
+    const HALF: u64 = BELOW.div_ceil(2);
     let size = wide.abs();
     let sure = wide == 0.0 || (size >= f64::from(f32::MIN_POSITIVE) && wide.to_bits() & BELOW != HALF);
     let near = wide as f32;

@@ -159,7 +159,7 @@ fn only(stack: &Stack, version: &str) {
         let host = stack.host_status();
         match host.as_ref().map(|status| status.packages.as_slice()) {
             Ok([one]) if one.version == version && one.state == SERVING => Ok(()),
-            _ => Err(host),
+            _ => Err(Box::new(host)),
         }
     });
 }
