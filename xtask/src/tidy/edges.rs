@@ -21,7 +21,7 @@ struct Rule {
 const RULES: [Rule; 6] = [
     Rule {
         dependency: |name| name.starts_with("wasmtime") || name == "ort",
-        allowed: &["selvedge-host", "selvedge-tests", "selvedge-peer-bare"],
+        allowed: &["selvedge-host", "selvedge-tests", "selvedge-peer-bare", "selvedge-peer-http"],
         why: "only the host runs models and modules",
     },
     Rule {
