@@ -23,8 +23,8 @@ pub fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     let mut tensors = linker.instance(TENSORS)?;
     tensors.func_wrap(
         "[method]tensor.read",
-        |mut store, (tensor, offset, length): (Resource<Held>, u64, u64)| {
-            Ok((read(store.data_mut(), &tensor, offset, length)?,))
+        |store, (tensor, offset, length): (Resource<Held>, u64, u64)| {
+            Ok((read(store.data(), &tensor, offset, length)?,))
         },
     )?;
     tensors.func_wrap(
@@ -35,8 +35,8 @@ pub fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     )?;
     tensors.func_wrap(
         "[method]tensor.element",
-        |mut store, (tensor, index, offset, length): (Resource<Held>, u64, u64, u64)| {
-            Ok((element(store.data_mut(), &tensor, index, offset, length)?,))
+        |store, (tensor, index, offset, length): (Resource<Held>, u64, u64, u64)| {
+            Ok((element(store.data(), &tensor, index, offset, length)?,))
         },
     )?;
     linker.allow_shadowing(false);
@@ -44,19 +44,13 @@ pub fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 }
 
 /// `length` bytes from `offset` of a tensor of fixed-size elements.
-pub(super) fn read(state: &mut State, tensor: &Resource<Held>, offset: u64, length: u64) -> Fallible<Bytes> {
+fn read(state: &State, tensor: &Resource<Held>, offset: u64, length: u64) -> Fallible<Bytes> {
     let held = state.table.get(tensor)?;
     Ok(held.get().map_err(Error::from).and_then(|tensor| Ok(tensor.view(offset, length)?)))
 }
 
 /// `length` bytes from `offset` of element `index`, cut at its end.
-pub(super) fn element(
-    state: &mut State,
-    tensor: &Resource<Held>,
-    index: u64,
-    offset: u64,
-    length: u64,
-) -> Fallible<Bytes> {
+fn element(state: &State, tensor: &Resource<Held>, index: u64, offset: u64, length: u64) -> Fallible<Bytes> {
     let held = state.table.get(tensor)?;
     Ok(imports::strings(held, index).and_then(|(strings, index)| {
         let size = strings.get(index).map_or(0, <[u8]>::len);
