@@ -16,4 +16,5 @@ mod requests;
 mod sequences;
 mod surroundings;
 mod text;
+mod transfer;
 mod value_kinds;
