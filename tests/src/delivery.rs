@@ -2,13 +2,13 @@
 //! agent begins to fetch until it has everything and goes on with the next stage; and the peers that
 //! move as much with nothing besides.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::command::Selvedge;
 use crate::packages::{deploy, identity_with_files, keys, noise};
+use crate::peer::Peer;
 use crate::programs::program;
 use crate::stack::Stack;
 use crate::{clock, wait};
@@ -94,31 +94,13 @@ pub fn watch_from(stack: &Stack, release: u64, limit: Duration, begun: &dyn Fn()
 }
 
 /// A peer that serves, until dropped.
-pub struct Serving(Child);
-
-impl Serving {
-    /// Starts it and waits until it is ready.
-    ///
-    /// # Panics
-    /// Where it does not become so.
-    pub fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(program("peer-pull"));
-        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("the peer starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output is a pipe")).lines();
-        let serving = Self(child);
-        let said = lines.next().and_then(Result::ok);
-        assert_eq!(said.as_deref(), Some("ready"), "peer-pull {arguments:?}");
-        // What else it says goes nowhere, but must find room.
-        std::thread::spawn(move || lines.for_each(drop));
-        serving
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+///
+/// # Panics
+/// Where it does not become ready.
+pub fn serving(arguments: &[&str]) -> Peer {
+    let peer = Peer::start(Command::new(program("peer-pull")).args(arguments));
+    assert_eq!(peer.said, "ready", "peer-pull {arguments:?}");
+    peer
 }
 
 /// Lets a peer get something; the seconds that it took. `within` starts it elsewhere.

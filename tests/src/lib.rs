@@ -6,7 +6,7 @@
 //! `serving` is a host without an agent, `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network namespaces, `cgroup` a limit on memory, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
 //! `versions` make packages of them, `web` serves them over HTTP, `wire` counts
-//! bytes and `usage` asks the kernel what a process uses; `report` is what a bench prints at its end, `spread` a median
+//! bytes and `usage` asks the kernel what a process uses; `peer` is a program to compare with, `report` is what a bench prints at its end, `spread` a median
 //! with its range. Nothing here sleeps for a result: `wait` polls a
 //! condition.
 
@@ -25,6 +25,7 @@ pub mod link;
 pub mod mount;
 pub mod onnx_writer;
 pub mod packages;
+pub mod peer;
 pub mod process;
 pub mod programs;
 pub mod report;

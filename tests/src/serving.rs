@@ -180,7 +180,11 @@ pub fn serve(directory: &TempDir) -> Command {
 impl Host {
     /// Starts one on a free port and waits until it answers.
     pub async fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap()).await
+    }
+
+    /// As [`Self::start`], with its data in a directory that may hold some.
+    pub async fn start_in(directory: TempDir) -> Self {
         let socket = directory.path().join("control.sock");
         let mut command = serve(&directory);
         command.args(["--listen", "127.0.0.1:0", "--control"]).arg(&socket);

@@ -2,6 +2,15 @@
 
 use std::fmt;
 
+/// The value below which this part of them lies; sorts them.
+///
+/// # Panics
+/// Of none.
+pub fn quantile(values: &mut [f64], part: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * part) as usize]
+}
+
 /// Of at least one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Spread {

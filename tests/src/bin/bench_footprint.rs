@@ -3,15 +3,15 @@
 //! The host is measured beside the least program that opens the same model and answers once.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use selvedge_control::{Client, Load, PackageRef};
 use selvedge_package::Digest;
 use selvedge_tests::command::Selvedge;
 use selvedge_tests::packages::{deploy, keys};
+use selvedge_tests::peer::Peer;
 use selvedge_tests::process::Process;
 use selvedge_tests::programs::{program, set_up};
 use selvedge_tests::stack::{Stack, free_address};
@@ -134,32 +134,9 @@ fn host(package: &Path, cache: &Path, sample: &[u8]) -> Measured {
 /// The least program on the same model.
 fn bare(package: &Path) -> Measured {
     let start = clock::now();
-    let library = std::env::var("SELVEDGE_ONNXRUNTIME")
-        .map_or_else(|_| set_up("setup/onnxruntime/libonnxruntime.so"), PathBuf::from);
-    let mut child = Ended(
-        Command::new(program("peer-bare"))
-            .arg(library)
-            .arg(package.join("model.onnx"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the peer starts"),
-    );
-    let mut line = String::new();
-    let out = child.0.stdout.take().expect("its output is a pipe");
-    BufReader::new(out).read_line(&mut line).expect("it says something");
+    let peer = Peer::bare(&package.join("model.onnx"));
     let ms = start.elapsed().as_secs_f64() * 1000.0;
-    assert!(line.starts_with("answered"), "it said {line:?}");
-    Measured { ms, ..settled(child.0.id()) }
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Measured { ms, ..settled(peer.id()) }
 }
 
 fn sizes() -> Vec<(String, u64)> {

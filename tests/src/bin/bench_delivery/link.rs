@@ -13,8 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use selvedge_tests::broker::Broker;
-use selvedge_tests::delivery::{Serving, release_parcel, seconds, watch_from};
+use selvedge_tests::delivery::{release_parcel, seconds, serving, watch_from};
 use selvedge_tests::emulated::{Emulated, HERE, Shape};
+use selvedge_tests::peer::Peer;
 use selvedge_tests::report::Report;
 use selvedge_tests::spread::Spread;
 use selvedge_tests::stack::Stack;
@@ -37,7 +38,7 @@ const CUT_RATIO: f64 = 0.8;
 struct Bench {
     link: Emulated,
     stack: Stack,
-    _serving: [Serving; 2],
+    _serving: [Peer; 2],
     releases: u64,
 }
 
@@ -106,7 +107,7 @@ impl Bench {
             let target = stack.target();
             if target["online"] == true { Ok(()) } else { Err(target) }
         });
-        let serve = |bytes| Serving::start(&["tcp-serve", &tcp_address(bytes), &bytes.to_string()]);
+        let serve = |bytes| serving(&["tcp-serve", &tcp_address(bytes), &bytes.to_string()]);
         Self { link, stack, _serving: [serve(SLOW_BYTES), serve(CUT_BYTES)], releases: 0 }
     }
 

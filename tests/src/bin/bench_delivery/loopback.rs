@@ -7,7 +7,7 @@ use std::time::Duration;
 use selvedge_package::Digest;
 use selvedge_protocol::block::{BlockSize, LARGEST_WINDOW};
 use selvedge_tests::broker::Broker;
-use selvedge_tests::delivery::{NAME, Serving, release_parcel, seconds, watch};
+use selvedge_tests::delivery::{NAME, release_parcel, seconds, serving, watch};
 use selvedge_tests::report::Report;
 use selvedge_tests::spread::Spread;
 use selvedge_tests::stack::Stack;
@@ -58,7 +58,7 @@ fn loopback(report: &mut Report, stack: &Stack) {
     println!("{:<34} {:>10} {:>10}", format!("{LOOPBACK_BYTES} bytes over Mosquitto"), "s", "MB/s");
     for round in 1..=ROUNDS {
         let file = release_parcel(stack, round, LOOPBACK_BYTES).display().to_string();
-        let serving = Serving::start(&["serve", stack.broker_address(), &file, &block]);
+        let serving = serving(&["serve", stack.broker_address(), &file, &block]);
         let kept = stack.path(&format!("kept-{round}"));
         let digest = Digest::of(&std::fs::read(&file).expect("the parcel can be read")).hex();
         let pull = ["pull", stack.broker_address(), &bytes, &block, &window, &kept, &digest];

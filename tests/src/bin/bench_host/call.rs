@@ -26,6 +26,7 @@ use selvedge_package::tensor::Datatype;
 use selvedge_tests::clock::now;
 use selvedge_tests::onnx_writer::{self, Element, Extent};
 use selvedge_tests::report::Report;
+use selvedge_tests::spread::quantile;
 use serde_json::json;
 
 /// Microseconds that a call may take longer.
@@ -215,11 +216,6 @@ fn native(runtime: &Runtime, model: &[u8]) -> ort::Result<Session> {
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
         .commit_from_memory(model)
-}
-
-fn quantile(values: &mut [f64], at: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * at) as usize]
 }
 
 /// What the package of a model answers with.

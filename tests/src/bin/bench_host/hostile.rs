@@ -13,7 +13,7 @@ use selvedge_tests::onnx_writer;
 use selvedge_tests::programs::set_up;
 use selvedge_tests::report::Report;
 use selvedge_tests::serving::{Host, LONG, Package, Spec, tensor};
-use selvedge_tests::spread::Spread;
+use selvedge_tests::spread::{Spread, quantile};
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -94,11 +94,11 @@ fn windows(address: &str) -> anyhow::Result<Windows> {
         .collect();
     let (mut alone, mut beside, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..WINDOWS {
-        let quiet = quantile(neighbour.ask_until(now() + WINDOW)?);
+        let quiet = quantile(&mut neighbour.ask_until(now() + WINDOW)?, QUANTILE);
         attacking.store(true, Ordering::Relaxed);
         attackers.iter().for_each(|attacker| attacker.thread().unpark());
         thread::park_timeout(Duration::from_millis(50));
-        let loud = quantile(neighbour.ask_until(now() + WINDOW)?);
+        let loud = quantile(&mut neighbour.ask_until(now() + WINDOW)?, QUANTILE);
         attacking.store(false, Ordering::Relaxed);
         // What they began ends by its deadline.
         thread::park_timeout(DEADLINE + Duration::from_millis(200));
@@ -130,9 +130,4 @@ fn hostile(name: &str) -> anyhow::Result<Package> {
         .module("tensor-mib", json!(32))
         .module("concurrency", json!(CONCURRENCY))
         .module("deadline-ms", json!(DEADLINE.as_millis() as u64)))
-}
-
-fn quantile(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[((times.len() - 1) as f64 * QUANTILE) as usize]
 }

@@ -2,12 +2,11 @@
 //!
 //! Both have one session a model and one thread a run. They take turns; a bar is of all rounds together.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use anyhow::Context as _;
 use selvedge_tests::onnx_writer;
+use selvedge_tests::peer::Peer;
 use selvedge_tests::programs::{program, set_up};
 use selvedge_tests::report::Report;
 use selvedge_tests::serving::{Host, Package, Spec, tensor};
@@ -65,7 +64,7 @@ pub async fn measure(report: &mut Report) -> anyhow::Result<()> {
     let host = Host::start().await;
     host.put(&Package::identity("identity", 1).write()).await;
     host.put(&vision(&squeezenet)?.write()).await;
-    let bare = Bare::start(&[("identity", &identity), ("squeezenet", &squeezenet)])?;
+    let (bare, bare_url) = bare(&[("identity", &identity), ("squeezenet", &squeezenet)]);
     println!(
         "{:<20} {:>11} {:>11} {:>7} {:>11} {:>11} {:>7}",
         "8 connections", "host /s", "bare /s", "ratio", "host µs", "bare µs", "ratio"
@@ -74,8 +73,7 @@ pub async fn measure(report: &mut Report) -> anyhow::Result<()> {
         let (mut ours, mut theirs) = (Served::default(), Served::default());
         for round in 0..=ROUNDS {
             let seconds = if round == 0 { WARM_UP } else { SECONDS };
-            for (url, id, served) in
-                [(&host.url, host.id(), &mut ours), (&bare.url, bare.child.id(), &mut theirs)]
+            for (url, id, served) in [(&host.url, host.id(), &mut ours), (&bare_url, bare.id(), &mut theirs)]
             {
                 let url = format!("{url}/v2/models/{}/infer", case.model);
                 let before = worked(id);
@@ -162,31 +160,12 @@ fn vision(file: &Path) -> anyhow::Result<Package> {
     Ok(Package::new("squeezenet", 1, std::fs::read(file)?, (inputs, outputs), case))
 }
 
-/// The peer.
-struct Bare {
-    child: Child,
-    url: String,
-}
-
-impl Bare {
-    fn start(models: &[(&str, &Path)]) -> anyhow::Result<Self> {
-        let mut command = Command::new(program("peer-http"));
-        command.arg(set_up("setup/onnxruntime/libonnxruntime.so"));
-        for (name, path) in models {
-            command.arg(format!("{name}={}", path.display()));
-        }
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-        let mut line = String::new();
-        let out = child.stdout.take().context("its output is a pipe")?;
-        BufReader::new(out).read_line(&mut line)?;
-        let url = format!("http://{}", line.trim());
-        Ok(Self { child, url })
-    }
-}
-
-impl Drop for Bare {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The peer with these models, and its address.
+fn bare(models: &[(&str, &Path)]) -> (Peer, String) {
+    let mut command = Command::new(program("peer-http"));
+    command.arg(set_up("setup/onnxruntime/libonnxruntime.so"));
+    command.args(models.iter().map(|(name, path)| format!("{name}={}", path.display())));
+    let peer = Peer::start(&mut command);
+    let url = format!("http://{}", peer.said);
+    (peer, url)
 }
