@@ -1,17 +1,12 @@
 //! Messages in the body of a call: five bytes of head (packed or not, and the length), then the message.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream, HttpBody};
+use axum::body::{Body, BodyDataStream};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use hyper::body::Frame;
 use tokio::sync::Semaphore;
 
 use super::request::raw_begins;
@@ -21,6 +16,7 @@ use crate::clock;
 use crate::serve::body::{Bounds, Budget, Reserved};
 use crate::serve::coding::{self, Coding, Job};
 use crate::serve::failure::Failure;
+use crate::serve::pieces::Pieces;
 
 /// Bytes in front of a message.
 const HEAD: usize = 5;
@@ -183,8 +179,7 @@ pub fn framed(mut pieces: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
 
 /// The answer of a call that has one message, of which these are the pieces with its head.
 pub fn answer(pieces: Vec<Bytes>) -> Response {
-    let body = Answer { pieces: pieces.into(), trailers: Some(status::trailers(Code::Ok, "")) };
-    response(Body::new(body))
+    response(Body::new(Pieces::new(pieces).followed_by(status::trailers(Code::Ok, ""))))
 }
 
 /// An answer with this body.
@@ -192,28 +187,6 @@ pub fn response(body: Body) -> Response {
     let mut response = Response::new(body);
     status::mark(&mut response);
     response
-}
-
-struct Answer {
-    pieces: VecDeque<Bytes>,
-    trailers: Option<HeaderMap>,
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let data = self.pieces.pop_front().map(Frame::data);
-        Poll::Ready(data.or_else(|| self.trailers.take().map(Frame::trailers)).map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty() && self.trailers.is_none()
-    }
 }
 
 #[cfg(test)]

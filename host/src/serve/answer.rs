@@ -8,12 +8,13 @@ use tracing::{Instrument as _, Span};
 
 use super::Serving;
 use super::batch;
-use super::batcher::{self, Ended, Why};
+use super::batcher::{Ended, Why};
 use super::body::Reserved;
 use super::counts::Times;
 use super::failure::Failure;
 use super::gate::Turned;
 use super::in_turn::InTurn;
+use super::joint;
 use super::predictor::Predictor;
 use super::served::{Held, Served};
 use crate::clock;
@@ -134,7 +135,7 @@ async fn run(
         Ok(turn) => {
             let began = clock::now();
             let package = package.unwrap_or_else(|| Arc::clone(&model.predictor));
-            let outputs = batcher::by_itself(model, package, (turn, place), inputs, rows, until).await;
+            let outputs = joint::by_itself(model, package, (turn, place), inputs, rows, until).await;
             Ended { began, outputs: outputs.map_err(Why::from) }
         }
         Err(turned) => Ended { began: clock::now(), outputs: Err(turned.into()) },

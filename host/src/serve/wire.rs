@@ -1,19 +1,14 @@
 //! What the head of a request says its body is, and an answer as HTTP sends it.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use axum::body::{Body, HttpBody};
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 
 use super::body::{Budget, Reserved};
 use super::coding::{self, Wanted};
 use super::failure::{self, Failure};
+use super::pieces::Pieces;
 use crate::oip::answer_body::Written;
 
 /// Bytes of JSON at the start of a body with binary data.
@@ -108,38 +103,7 @@ pub async fn answer(
 fn body(mut pieces: Vec<Bytes>) -> Body {
     match pieces.len() {
         1 => pieces.remove(0).into(),
-        _ => Body::new(Pieces {
-            left: pieces.iter().map(|piece| piece.len() as u64).sum(),
-            pieces: pieces.into(),
-        }),
-    }
-}
-
-/// A body of several pieces, whose length is known.
-struct Pieces {
-    pieces: VecDeque<Bytes>,
-    left: u64,
-}
-
-impl HttpBody for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.pieces.pop_front();
-        self.left -= next.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(next.map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.pieces.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        _ => Body::new(Pieces::new(pieces)),
     }
 }
 
