@@ -12,6 +12,8 @@ use crate::clock;
 /// The two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
+    /// When it began to count.
+    pub from: Instant,
     /// Nobody waits for the answer after this.
     pub answer: Instant,
     /// The package had all of its time by then; never before `answer`.
@@ -21,10 +23,15 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// For a package that may take `whole` from now on, of which somebody waits until `answer`.
-    pub fn new(answer: Instant, whole: Duration) -> Self {
-        let end = clock::now() + whole;
-        Self { answer: answer.min(end), end, whole }
+    /// For a package that may take `whole` from `now` on, of which somebody waits until `answer`.
+    pub fn new(now: Instant, answer: Instant, whole: Duration) -> Self {
+        let end = now + whole;
+        Self { from: now, answer: answer.min(end), end, whole }
+    }
+
+    /// The time that there was.
+    pub fn allowed(&self) -> Duration {
+        self.answer.saturating_duration_since(self.from)
     }
 
     /// For a model's run that begins `now`, after it may have waited for a session that another one had: what it
@@ -34,19 +41,19 @@ impl Deadline {
         Self { end: self.end.max(now + self.whole), ..self }
     }
 
-    /// Cut to `most` from now on.
+    /// Cut to `most` from when it began to count.
     #[must_use]
     pub fn within(self, most: Duration) -> Self {
-        let end = self.end.min(clock::now() + most);
-        Self { answer: self.answer.min(end), end, whole: self.whole.min(most) }
+        let end = self.end.min(self.from + most);
+        Self { answer: self.answer.min(end), end, whole: self.whole.min(most), ..self }
     }
 }
 
 /// All the time that there is.
 impl From<Duration> for Deadline {
     fn from(whole: Duration) -> Self {
-        let end = clock::now() + whole;
-        Self { answer: end, end, whole }
+        let now = clock::now();
+        Self::new(now, now + whole, whole)
     }
 }
 
@@ -57,10 +64,10 @@ mod tests {
     #[test]
     fn nobody_waits_longer_than_the_package_may_take() {
         let (now, second) = (clock::now(), Duration::from_secs(1));
-        let short = Deadline::new(now + second, 60 * second);
-        assert!(short.answer == now + second && short.end >= now + 60 * second);
-        let long = Deadline::new(now + 3600 * second, second);
-        assert_eq!(long.answer, long.end);
+        let short = Deadline::new(now, now + second, 60 * second);
+        assert!(short.answer == now + second && short.end == now + 60 * second && short.allowed() == second);
+        let long = Deadline::new(now, now + 3600 * second, second);
+        assert!(long.answer == long.end && long.allowed() == second);
         let cut = Deadline::from(3600 * second).within(second);
         assert!(cut.answer == cut.end && cut.end <= clock::now() + second);
         assert_eq!(short.within(3600 * second), short);

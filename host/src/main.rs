@@ -18,14 +18,21 @@ use selvedge_host::confine::{Reach, confine};
 use selvedge_host::control::{fatal, journal::Journal};
 use selvedge_host::engine::cache::Cache;
 use selvedge_host::folder::{self, Folder};
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+use selvedge_host::memory::blocks::Blocks;
 use selvedge_host::probe::{self, Confinement, Target};
 use selvedge_host::runtime::{FatalCallback, Runtime, RuntimeOptions};
-use selvedge_host::serve::{listen, locate, predictor, server};
+use selvedge_host::serve::{listen, locate, reserve, server};
 use selvedge_host::session;
 use selvedge_package::manifest::ExecutionProvider;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// What allocates for this program; ONNX Runtime goes to the C library itself.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: Blocks = Blocks;
 
 /// Bytes of settings that are read.
 const MOST_SETTINGS: u64 = 1 << 20;
@@ -173,16 +180,13 @@ fn run(serve: Serve, places: Places) -> anyhow::Result<ExitCode> {
     let laid = own.iter().map(|own| own.made_or_laid().to_owned()).collect();
     shut_in(&options, readable, data, laid)?;
     let runtime = Runtime::new(options)?;
-    let executor = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(predictor::serving_threads())
-        .enable_all()
-        .build()
-        .context("could not start the threads that serve")?;
+    let (executor, reserve) = reserve::threads().context("could not start the threads that serve")?;
     let result = executor.block_on(async {
         let folder = own.as_ref().map(|own| own.folder.clone());
         server::run(opened.listeners()?, Arc::new(runtime), journal, fatal, folder).await?;
         anyhow::Ok(())
     });
+    drop(reserve);
     // A load or a run that is still at work is not waited for, nor is its library unloaded under it.
     executor.shutdown_timeout(Duration::from_secs(1));
     if let Some(own) = own {

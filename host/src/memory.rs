@@ -7,6 +7,9 @@
 //! with `file-type`: 67 MiB after the first load, 88 after the sixth; as set here 61 and 62.)
 #![allow(unsafe_code)]
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub mod blocks;
+
 /// Blocks from this size on come from the system one by one, and go back when they are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OF_ITS_OWN: libc::c_int = 1 << 20;

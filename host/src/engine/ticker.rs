@@ -201,7 +201,7 @@ mod tests {
         let start = clock::now();
         let deadline = start + Duration::from_millis(50);
         assert!(!watch.check(start));
-        watch.arm(Deadline { answer: deadline, end: deadline, whole: deadline - start }, start);
+        watch.arm(Deadline { from: start, answer: deadline, end: deadline, whole: deadline - start }, start);
         assert!(watch.check(start) && lock(&calls).is_empty());
         watch.check(deadline);
         watch.check(deadline + GRACE / 2);
@@ -223,7 +223,7 @@ mod tests {
         let start = clock::now();
         let whole = Duration::from_secs(60);
         let end = start + whole;
-        watch.arm(Deadline { answer: start, end, whole }, start);
+        watch.arm(Deadline { from: start, answer: start, end, whole }, start);
         watch.check(start);
         watch.check(end);
         watch.check(end + GRACE - TICK);
@@ -242,7 +242,7 @@ mod tests {
         let (start, second) = (clock::now(), Duration::from_secs(1));
         let end = start + 10 * second;
         // It got the session seven seconds later.
-        watch.arm(Deadline { answer: end, end, whole: 10 * second }, start + 7 * second);
+        watch.arm(Deadline { from: start, answer: end, end, whole: 10 * second }, start + 7 * second);
         watch.check(end);
         watch.check(end + GRACE);
         watch.check(end + 7 * second + GRACE - TICK);
@@ -255,7 +255,7 @@ mod tests {
     fn a_run_that_ends_in_time_is_left_alone() {
         let watch = Watch::new(|stop| panic!("{stop:?}"));
         let start = clock::now();
-        watch.arm(Deadline { answer: start + TICK, end: start + TICK, whole: TICK }, start);
+        watch.arm(Deadline { from: start, answer: start + TICK, end: start + TICK, whole: TICK }, start);
         watch.check(start);
         assert!(!watch.disarm());
         assert!(!watch.check(start + 2 * TICK));

@@ -69,7 +69,7 @@ pub async fn one(
     let head = Head::of(&message)?;
     let model = serving.find(head.model, head.version)?;
     let span = trace::span(asking.headers, &model);
-    answer::counted(&model, span, ask(serving, &model, asking, &message, reserved)).await
+    answer::counted(&model, span, async || ask(serving, &model, asking, &message, reserved).await).await
 }
 
 async fn ask(

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::decimal;
+use super::decimal::{self, Short};
 
 /// Deepest nesting that [`Lexer::skip`] goes through: a nested tensor of the highest rank, inside
 /// of the objects of a request.
@@ -229,7 +229,7 @@ impl<'a> Lexer<'a> {
 
     /// A short decimal number that `of` takes; whatever else comes next is not taken.
     #[inline]
-    pub fn short<T>(&mut self, of: impl FnOnce(f64) -> Option<T>) -> Option<T> {
+    pub fn short<T>(&mut self, of: impl FnOnce(Short) -> Option<T>) -> Option<T> {
         self.peek();
         let (value, length) = decimal::short(&self.text.as_bytes()[self.at..])?;
         let value = of(value)?;
@@ -385,6 +385,19 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Goes past one value that is read later, from here to where this ends. An array of numbers is not looked at.
+    pub fn put_off(&mut self) -> Result<(), JsonError> {
+        let rest = self.peek().map(|_| &self.text.as_bytes()[self.at..]);
+        if let Some([b'[', inside @ ..]) = rest
+            && let Some(place) = memchr::memchr3(b']', b'[', b'"', inside)
+            && inside[place] == b']'
+        {
+            self.at += place + 2;
+            return Ok(());
+        }
+        self.skip()
+    }
+
     fn key(&mut self) -> Result<(), JsonError> {
         self.string()?;
         self.expect(b':')
@@ -405,6 +418,21 @@ fn digits(bytes: &[u8], mut at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_put_off_ends_where_it_would_if_it_were_read() {
+        for good in ["[]", "[1,2.5e3 , -0]", "[[1],[2]]", "[\"a]\", \"[\"]", "{\"a\":[1]}", "7", " [ NaN ] "]
+        {
+            let text = format!("{good}, [3]");
+            let (mut read, mut put_off) = (Lexer::new(&text), Lexer::new(&text));
+            read.skip().unwrap();
+            put_off.put_off().unwrap();
+            assert_eq!(put_off.at(), read.at(), "{text}");
+        }
+        for bad in ["", "[1", "[\"a", "[[1]", "]"] {
+            assert!(Lexer::new(bad).put_off().is_err(), "{bad}");
+        }
+    }
 
     fn skips(text: &str) -> Result<(), JsonError> {
         let mut lexer = Lexer::new(text);

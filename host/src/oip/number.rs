@@ -7,7 +7,7 @@
 
 use half::{bf16, f16};
 
-use super::decimal;
+use super::decimal::Short;
 use super::lexer::{JsonError, Lexer, NOT_FINITE, Number};
 
 /// An element type of fixed size, in JSON.
@@ -79,7 +79,7 @@ macro_rules! float {
 
             #[inline]
             fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError> {
-                let narrow: fn(f64) -> Option<$type> = $narrow;
+                let narrow: fn(Short) -> Option<$type> = $narrow;
                 if let Some(value) = lexer.short(narrow) {
                     return Ok(value);
                 }
@@ -107,16 +107,16 @@ macro_rules! float {
         }
     };
 }
-float!(f32, |digits| digits.parse().ok(), decimal::narrow);
-float!(f64, |digits| digits.parse().ok(), Some);
-float!(f16, |digits| digits.parse().ok().map(|value| f16::from_f32(to_odd(value))), |value| Some(
-    f16::from_f32(to_odd(value))
-)
-.filter(|value| value.is_finite()));
-float!(bf16, |digits| digits.parse().ok().map(|value| bf16::from_f32(to_odd(value))), |value| Some(
-    bf16::from_f32(to_odd(value))
-)
-.filter(|value| value.is_finite()));
+float!(f32, |digits| digits.parse().ok(), Short::narrow);
+float!(f64, |digits| digits.parse().ok(), Short::nearest);
+float!(f16, |digits| digits.parse().ok().map(|value| f16::from_f32(to_odd(value))), |value| value
+    .nearest()
+    .map(|value| f16::from_f32(to_odd(value)))
+    .filter(|value| value.is_finite()));
+float!(bf16, |digits| digits.parse().ok().map(|value| bf16::from_f32(to_odd(value))), |value| value
+    .nearest()
+    .map(|value| bf16::from_f32(to_odd(value)))
+    .filter(|value| value.is_finite()));
 
 /// Rounds to odd: what lies between two FP32 values becomes the one of them whose last bit is set, so
 /// that it is on the right side of every tie when it is rounded once more. (`half` itself drops the

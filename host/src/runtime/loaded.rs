@@ -146,7 +146,7 @@ impl Loaded {
     ) -> Result<Vec<NamedTensor>, PredictError> {
         let whole = Duration::from_millis(self.manifest().module.deadline_ms.into());
         let deadline = deadline.within(whole);
-        let allowed = deadline.answer.saturating_duration_since(clock::now());
+        let allowed = deadline.allowed();
         let size = inputs.iter().fold(0_usize, |size, it| size.saturating_add(it.tensor.footprint()));
         if size > self.shared.limits.tensors {
             return Err(PredictError::Limit(format!(

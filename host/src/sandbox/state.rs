@@ -1,7 +1,7 @@
 //! What belongs to one instance: its handles, its limits, and the request that it serves.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -10,7 +10,6 @@ use super::held::{Expired, Footprint, Held, Request};
 use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
-use crate::clock;
 use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
@@ -30,7 +29,6 @@ pub struct State {
     /// Handles of WASI: files, streams, pollables. Some are descriptors of this process, so that there
     /// are far fewer of them than of tensors.
     wasi_table: ResourceTable,
-    began: Instant,
     held: usize,
     request: Request,
     /// Tensors of this request behind handles.
@@ -66,7 +64,6 @@ impl State {
             lines,
             wasi,
             wasi_table,
-            began: clock::now(),
             held: 0,
             request: Request::INIT,
             live: 0,
@@ -76,7 +73,6 @@ impl State {
 
     /// A request begins.
     pub fn begin(&mut self, deadline: Deadline) {
-        self.began = clock::now();
         self.deadline = deadline;
         self.request = self.request.next();
         self.limiter.take_refused();
@@ -104,7 +100,7 @@ impl State {
 
     /// The time that the request had.
     pub fn allowed(&self) -> Duration {
-        self.deadline.answer.saturating_duration_since(self.began)
+        self.deadline.allowed()
     }
 
     /// Bytes of an error's message.

@@ -31,12 +31,14 @@ use crate::tensor::NamedTensor;
 pub async fn counted<T>(
     model: &Held,
     span: Option<Span>,
-    asking: impl Future<Output = Result<(T, Times), Failure>>,
+    asking: impl AsyncFnOnce() -> Result<(T, Times), Failure>,
 ) -> Result<T, Failure> {
     let attempt = model.counts.begin();
     let result = match span {
-        Some(span) => asking.instrument(span).await,
-        None => asking.await,
+        // What is rare here and below has a box of its own: the future of every request is as large as
+        // the largest of all it may come to, and is moved.
+        Some(span) => Box::pin(asking().instrument(span)).await,
+        None => asking().await,
     };
     attempt.end(&result);
     result.map(|(answer, _)| answer)
@@ -69,9 +71,12 @@ pub async fn answer(
     let whole = model.deadline();
     let timeout = timeout(&request).filter(|timeout| *timeout < whole);
     let until = start + timeout.unwrap_or(whole);
-    let arrived = clock::now();
+    let arrived = start + times.input;
     let package = match part {
-        Some(part) => Some(InTurn::asked_once(&model.predictor, turn(model, part, until).await?)),
+        Some(part) => {
+            let turn = Box::pin(turn(model, part, until)).await?;
+            Some(InTurn::asked_once(&model.predictor, turn))
+        }
         None => None,
     };
     let Ended { began, outputs } = run(model, package, (request.inputs, memory), until).await;
@@ -128,14 +133,14 @@ async fn run(
     if let (Some(batcher), None) = (&model.batcher, &package)
         && let Some(rows) = batcher.rows(&inputs)
     {
-        return batcher.ask(model, inputs, rows, place, until).await;
+        return Box::pin(batcher.ask(model, inputs, rows, place, until)).await;
     }
     let rows = model.batcher.as_ref().and_then(|_| batch::rows(&inputs)).unwrap_or(1);
     match model.gate.turn(until).await {
         Ok(turn) => {
-            let began = clock::now();
+            let began = turn.began();
             let package = package.unwrap_or_else(|| Arc::clone(&model.predictor));
-            let outputs = joint::by_itself(model, package, (turn, place), inputs, rows, until).await;
+            let outputs = joint::by_itself(model, package, (turn, place), inputs, rows, (began, until)).await;
             Ended { began, outputs: outputs.map_err(Why::from) }
         }
         Err(turned) => Ended { began: clock::now(), outputs: Err(turned.into()) },

@@ -1,6 +1,8 @@
 //! Bodies, read within a size, within a time and within the memory that all requests share.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -129,10 +131,16 @@ pub async fn read(
         None => None,
     };
     let mut stream = body.into_data_stream();
-    let collecting = collect(&mut stream, announced, bounds, budget);
-    let result = match tokio::time::timeout(bounds.time, collecting).await {
-        Ok(result) => result,
-        Err(_) => return Err(Failure::Slow(bounds.time.as_millis())),
+    let result = {
+        let mut collecting = pin!(collect(&mut stream, announced, bounds, budget));
+        // Most bodies are here with their heads, and need no timer.
+        match std::future::poll_fn(|context| Poll::Ready(collecting.as_mut().poll(context))).await {
+            Poll::Ready(result) => result,
+            Poll::Pending => match tokio::time::timeout(bounds.time, collecting).await {
+                Ok(result) => result,
+                Err(_) => return Err(Failure::Slow(bounds.time.as_millis())),
+            },
+        }
     };
     if let Err(Failure::TooLarge { .. } | Failure::Memory) = &result {
         swallow(&mut stream).await;

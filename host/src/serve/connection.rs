@@ -1,20 +1,19 @@
 //! Connections: a bounded number of them, told apart by what they speak, HTTP/1.1 here, and an end that waits for answers on their way.
 
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::HttpBody;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
@@ -22,8 +21,10 @@ use tokio::task::JoinSet;
 
 use super::body::Budget;
 use super::failure::Failure;
+use super::front::Front;
 use super::http2;
 use super::preface::{self, Version};
+use super::progress::Progress;
 use super::seats::{Seat, Seats};
 use super::stream::Stream;
 
@@ -46,7 +47,8 @@ pub struct Limits {
     /// Open connections; stops a client that only connects. One more closes whichever has kept the
     /// server waiting longest.
     pub connections: usize,
-    /// Time for the head of a request, idle time before it included; stops one that trickles.
+    /// Time for the head of a request, idle time before it included; stops one that trickles. After an answer it may
+    /// be up to twice as long on HTTP/1.1.
     pub head: Duration,
     /// Time for a client to take an answer; stops one that does not read.
     pub answer: Duration,
@@ -84,11 +86,12 @@ impl Listener for UnixListener {
 /// the others to finish what they are at.
 pub async fn serve<L: Listener>(
     listener: L,
-    router: Router,
+    front: impl Into<Front>,
     limits: Limits,
     budget: Budget,
     stop: watch::Receiver<bool>,
 ) {
+    let front = front.into();
     let seats = Seats::new(limits.connections);
     let mut connections = JoinSet::new();
     let mut stopped = stop.clone();
@@ -109,7 +112,7 @@ pub async fn serve<L: Listener>(
                 connections.spawn(connection(
                     stream,
                     seat,
-                    router.clone(),
+                    front.clone(),
                     limits,
                     budget.clone(),
                     stop.clone(),
@@ -130,7 +133,7 @@ pub async fn serve<L: Listener>(
 async fn connection<S>(
     stream: S,
     seat: Seat,
-    router: Router,
+    front: Front,
     limits: Limits,
     budget: Budget,
     mut stop: watch::Receiver<bool>,
@@ -145,42 +148,45 @@ async fn connection<S>(
         () = seat.asked_to_leave() => return,
     };
     match begun {
-        Ok(Ok((Version::Http1, stream))) => http1(stream, seat, router, limits, stop).await,
-        Ok(Ok((Version::Http2, stream))) => http2::serve(stream, &seat, router, limits, &budget, stop).await,
+        Ok(Ok((Version::Http1, stream))) => http1(stream, seat, front, limits, stop).await,
+        Ok(Ok((Version::Http2, stream))) => http2::serve(stream, &seat, front, limits, &budget, stop).await,
         // It ended, or said nothing in time.
         Ok(Err(_)) | Err(_) => {}
     }
 }
 
-async fn http1<S>(stream: S, seat: Seat, router: Router, limits: Limits, mut stop: watch::Receiver<bool>)
+async fn http1<S>(stream: S, seat: Seat, front: Front, limits: Limits, mut stop: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let inner = TowerToHyperService::new(router);
-    let notes = seat.notes();
+    let front = Arc::new(front);
+    let (notes, progress) = (seat.notes(), Progress::default());
+    let begun = progress.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let request = request.map(|body| {
             let notes = notes.clone();
             Arriving::new(body, move || notes.working())
         });
-        let answering = AssertUnwindSafe(inner.call(request)).catch_unwind();
-        let notes = notes.clone();
+        begun.begins();
+        let (front, notes, progress) = (Arc::clone(&front), notes.clone(), begun.clone());
         async move {
+            let answering = AssertUnwindSafe(front.answer(request)).catch_unwind();
             let response = match answering.await {
                 Ok(response) => response,
                 // The panic has been printed; the connection and the others live on.
-                Err(_) => Ok::<Response, std::convert::Infallible>(Failure::Panic.into_response()),
+                Err(_) => Failure::Panic.into_response(),
             };
             notes.waiting();
-            response
+            progress.answered();
+            Ok::<Response, std::convert::Infallible>(response)
         }
     });
     let mut serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
+        .header_read_timeout(None)
         .max_header_size(MOST_HEAD)
         .max_buf_size(MOST_BUFFERED)
-        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer)), service);
+        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, progress.clone())), service);
+    let mut stalled = pin!(progress.stalled(limits.head));
     let (mut stopping, mut ended) = (false, None);
     while ended.is_none() {
         // The guard of the watched value must not live over an await.
@@ -193,6 +199,10 @@ where
             }
             () = seat.asked_to_leave() => {
                 tracing::debug!("a connection was closed for another one");
+                return;
+            }
+            () = &mut stalled => {
+                tracing::debug!("a connection was closed: no head of a request came in time");
                 return;
             }
         }
@@ -269,6 +279,7 @@ impl<F: Fn() + Unpin> HttpBody for Arriving<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::Router;
     use axum::routing::get;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpStream;

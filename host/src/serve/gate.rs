@@ -88,6 +88,13 @@ pub struct Turn {
     _seat: Seat,
 }
 
+impl Turn {
+    /// When it began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         self.pace.learn(clock::now().duration_since(self.began));
@@ -136,11 +143,17 @@ impl Gate {
 
     /// Waits for a turn, at most until `deadline`. Whoever cannot have it by then is told at once.
     pub async fn turn(&self, deadline: Instant) -> Result<Turn, Turned> {
-        self.hopeful(deadline)?;
-        match tokio::time::timeout_at(deadline.into(), self.member.turn()).await {
-            Ok(seat) => Ok(Turn { pace: Arc::clone(&self.pace), began: clock::now(), _seat: seat }),
-            Err(_) => Err(Turned::Late),
-        }
+        let now = clock::now();
+        let (began, seat) = match self.member.free().filter(|_| now < deadline) {
+            Some(seat) => (now, seat),
+            None => {
+                self.hopeful(deadline)?;
+                let waiting = tokio::time::timeout_at(deadline.into(), self.member.turn());
+                let seat = waiting.await.map_err(|_| Turned::Late)?;
+                (clock::now(), seat)
+            }
+        };
+        Ok(Turn { pace: Arc::clone(&self.pace), began, _seat: seat })
     }
 
     /// Whether one that comes now can have a turn by `deadline`, as far as is known.

@@ -4,18 +4,16 @@
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use futures_util::FutureExt;
-use futures_util::future::Either;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper::service::{Service, service_fn};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -23,6 +21,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::body::Budget;
 use super::connection::{Arriving, Limits, MOST_HEAD};
 use super::failure::Failure;
+use super::front::Front;
 use super::heads;
 use super::seats::Seat;
 use super::stream::Stream;
@@ -50,7 +49,7 @@ const LINGERING: Duration = Duration::from_secs(1);
 pub async fn serve<S>(
     stream: S,
     seat: &Seat,
-    router: Router,
+    front: Front,
     limits: Limits,
     budget: &Budget,
     mut stop: watch::Receiver<bool>,
@@ -58,7 +57,7 @@ pub async fn serve<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let streams = Streams::new(seat.notes());
-    let inner = TowerToHyperService::new(router);
+    let front = Arc::new(front);
     let service = service_fn(|mut request: hyper::Request<Incoming>| {
         let turn = streams.open();
         let refused = match heads::reserve(budget, &request) {
@@ -73,18 +72,16 @@ pub async fn serve<S>(
             let turn = turn.clone();
             Arriving::new(body, move || turn.working())
         });
-        let answering = match refused {
-            None => Either::Left(AssertUnwindSafe(inner.call(request)).catch_unwind()),
-            Some(refused) => Either::Right(std::future::ready(Ok(Ok(refused)))),
-        };
+        let front = Arc::clone(&front);
         async move {
-            let response = match answering.await {
-                Ok(response) => response,
-                // The panic has been printed; the connection and the others live on.
-                Err(_) => Ok::<_, Infallible>(Failure::Panic.into_response()),
+            let response = match refused {
+                Some(refused) => refused,
+                // A panic has been printed; the connection and the others live on.
+                None => (AssertUnwindSafe(front.answer(request)).catch_unwind().await)
+                    .unwrap_or_else(|_| Failure::Panic.into_response()),
             };
             turn.waiting();
-            response.map(|response| response.map(|body: Body| turn.outgoing(body)))
+            Ok::<_, Infallible>(response.map(|body: Body| turn.outgoing(body)))
         }
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());

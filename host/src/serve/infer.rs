@@ -67,7 +67,7 @@ async fn watched(
     raw: Form,
 ) -> Result<Response, Failure> {
     let span = trace::span(request.headers(), model);
-    answer::counted(model, span, ask(serving, model, request, wire, raw)).await
+    answer::counted(model, span, async || ask(serving, model, request, wire, raw).await).await
 }
 
 /// Asks with a body of any kind. `raw` is how the outputs come where the request has no way to say it.
@@ -86,7 +86,7 @@ async fn ask(
     let (wire, coding, wanted, bounds) = match admitted {
         Ok(admitted) => admitted,
         Err(failure) => {
-            body::swallow(&mut body.into_data_stream()).await;
+            Box::pin(body::swallow(&mut body.into_data_stream())).await;
             return Err(failure);
         }
     };
@@ -97,9 +97,9 @@ async fn ask(
     let (bytes, mut reserved) = match coding {
         None => (bytes, reserved),
         Some(coding) => {
-            let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
+            let leave = Box::pin(model.gate.ready(until)).await.map_err(|turned| late(turned, model))?;
             let job = Job { bounds, until, leave: Some(leave), permit: None };
-            coding::unpack(coding, bytes, reserved, job, &serving.budget).await?
+            Box::pin(coding::unpack(coding, bytes, reserved, job, &serving.budget)).await?
         }
     };
     reserved.grow(&serving.budget, bytes.len() + beside(model, wire, bytes.len()))?;
@@ -118,7 +118,7 @@ async fn ask(
         }
         Wire::Raw => {
             let kind = parts.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-            let inputs = raw_inputs(model, bytes, kind, until).await?;
+            let inputs = Box::pin(raw_inputs(model, bytes, kind, until)).await?;
             let size: usize = inputs.iter().map(|input| input.tensor.footprint()).sum();
             if size > model.limits.tensor_bytes {
                 return Err(Failure::TooLarge { limit: model.limits.tensor_bytes });
@@ -129,7 +129,7 @@ async fn ask(
     };
     let mut times = Times { input: clock::now().duration_since(start), ..Times::default() };
     let answer = answer::answer(model, request, (start, &reserved), &mut times).await?;
-    let before = clock::now();
+    let before = start + times.input + times.queue + times.infer;
     let written = write(answer).await?;
     let response = wire::answer(written, wanted, reserved, &serving.budget).await?;
     times.output = clock::now().duration_since(before);
@@ -176,7 +176,7 @@ async fn parse(
     if json.len() <= WORKED_ON_HERE && following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE) {
         return Ok(request_json::parse_with(&json, following, &limits)?);
     }
-    let leave = model.gate.ready(until).await.map_err(|turned| late(turned, model))?;
+    let leave = Box::pin(model.gate.ready(until)).await.map_err(|turned| late(turned, model))?;
     Ok(aside(move || {
         let _leave = leave;
         request_json::parse_with(&json, following, &limits)

@@ -39,7 +39,7 @@ pub(super) async fn run(model: &Held, turn: Turn, mut requests: Vec<Request>) {
         piece.iter().for_each(|request| request.begins(began, Run::Together));
         // Half of their time: the other one is for asking again.
         let part = share(model, until, began, piece.len(), after) / 2;
-        match together(model, &turn, &piece, Deadline::new(began + part, model.deadline())).await {
+        match together(model, &turn, &piece, Deadline::new(began, began + part, model.deadline())).await {
             Ok(parts) => {
                 model.batcher.iter().for_each(|batcher| batcher.went_well(true));
                 for (request, outputs) in piece.into_iter().zip(parts) {
@@ -113,7 +113,7 @@ async fn alone(model: &Held, turn: &Arc<Turn>, request: Request, after: usize) -
     }
     let until = began + share(model, until, began, 1, after);
     let package = Arc::clone(&model.predictor);
-    let outputs = by_itself(model, package, (Arc::clone(turn), place), inputs, rows, until).await;
+    let outputs = by_itself(model, package, (Arc::clone(turn), place), inputs, rows, (began, until)).await;
     let well = outputs.is_ok();
     let outputs = outputs.map_err(|error| match error {
         // It had a part of its time only.
@@ -124,17 +124,17 @@ async fn alone(model: &Held, turn: &Arc<Turn>, request: Request, after: usize) -
     well
 }
 
-/// A run of one request; counted where it gave an answer.
+/// A run of one request, which begins now; counted where it gave an answer.
 pub async fn by_itself(
     model: &Held,
     package: Arc<dyn Predictor>,
     (turn, mut place): (impl Send + 'static, Place),
     inputs: Vec<NamedTensor>,
     rows: u64,
-    until: Instant,
+    (began, until): (Instant, Instant),
 ) -> Result<Vec<NamedTensor>, PredictError> {
     place.runs();
-    let (began, deadline) = (clock::now(), Deadline::new(until, model.deadline()));
+    let deadline = Deadline::new(began, until, model.deadline());
     let held = (turn, place, model.again());
     let outputs = predictor::ask(package, inputs, deadline, held).await?;
     model.counts.ran(Ran { rows, infer: clock::now() - began, ..Ran::default() });

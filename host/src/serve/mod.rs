@@ -16,8 +16,10 @@ pub mod counts;
 pub mod failure;
 #[cfg(test)]
 pub mod fake;
+pub mod front;
 pub mod gate;
 pub mod heads;
+pub mod here;
 pub mod http2;
 pub mod in_turn;
 pub mod infer;
@@ -30,11 +32,13 @@ pub mod openapi;
 pub mod pieces;
 pub mod predictor;
 pub mod preface;
+pub mod progress;
 pub mod query;
 #[cfg(test)]
 mod queue_tests;
 #[cfg(test)]
 mod quick_tests;
+pub mod reserve;
 pub mod routes;
 pub mod seats;
 #[cfg(test)]

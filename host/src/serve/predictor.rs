@@ -2,23 +2,19 @@
 //! of serving bring their own.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
-use std::task::Poll;
+use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::clock;
+use super::here;
 use crate::deadline::Deadline;
 use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
 use crate::sequence::{Sequences, Turn};
-use crate::session::blocking;
 use crate::tensor::NamedTensor;
 
 /// An answer on its way.
@@ -70,9 +66,6 @@ pub trait Opener: Send + Sync + 'static {
 /// host ends where a model does not; this is for a bug in either.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
-/// Longest time that a quick package waits for a thread that serves, before it gets another one.
-const QUICK_PLACE: Duration = Duration::from_millis(1);
-
 /// Time over what a client gives: guests and most models stop within it, and who gave that little is not kept
 /// waiting for one that does not.
 pub const STOPPED: Duration = Duration::from_millis(200);
@@ -82,8 +75,8 @@ pub const STOPPED: Duration = Duration::from_millis(200);
 /// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
 /// and the control socket waiting, so that a slow model would stop the whole host. So a prediction has a
 /// thread of its own, unless its package has been quick lately: then it is begun here, and moves to such a
-/// thread where it does not end at once (a guest gives its thread back on every tick). What remains, models
-/// that are slow for the first time, can take all threads that serve but one ([`place`]).
+/// thread where it does not end soon (a guest gives its thread back on every tick). What remains, models that are
+/// slow for the first time, can take all threads that serve but the one in [`reserve`](super::reserve).
 /// `held` is dropped when the package has really ended, also where nobody waits for its answer any more.
 pub async fn ask(
     package: Arc<dyn Predictor>,
@@ -93,59 +86,24 @@ pub async fn ask(
 ) -> Result<Vec<NamedTensor>, PredictError> {
     let deadline = deadline.into();
     // The time that there was from here on, and not what was left where it ran.
-    let allowed = deadline.answer.saturating_duration_since(clock::now());
-    let late = || PredictError::Deadline(allowed);
+    let late = || PredictError::Deadline(deadline.allowed());
     let quick = package.is_quick();
-    let mut prediction = package.predict(inputs, deadline);
-    if quick && let Some(_place) = place().await {
-        let begun = std::future::poll_fn(|context| {
-            let polled = AssertUnwindSafe(|| prediction.as_mut().poll(context));
-            Poll::Ready(match std::panic::catch_unwind(polled) {
-                Ok(Poll::Ready(Err(PredictError::Deadline(_)))) => Some(Err(late())),
-                Ok(Poll::Ready(outputs)) => Some(outputs),
-                Ok(Poll::Pending) => None,
-                Err(_) => Some(Err(panicked())),
-            })
-        });
-        if let Some(outputs) = begun.await {
-            return outputs;
+    let (mut prediction, mut held) = (package.predict(inputs, deadline), held);
+    if quick {
+        match here::ask(prediction, held, deadline.from).await {
+            Ok(Err(PredictError::Deadline(_))) => return Err(late()),
+            Ok(answer) => return answer,
+            Err(rest) => (prediction, held) = rest,
         }
     }
-    // What the module logs belongs to the request's trace, if it has one.
-    let span = tracing::Span::current();
-    let asked = tokio::task::spawn_blocking(move || {
-        let _entered = span.entered();
-        let outputs = blocking::allow(|| Handle::current().block_on(prediction));
-        drop(held);
-        outputs
-    });
+    let asked = here::aside(&Handle::current(), prediction, held);
     let patience =
         if deadline.answer < deadline.end { deadline.answer + STOPPED } else { deadline.end + GIVEN_UP };
     match tokio::time::timeout_at(patience.into(), asked).await {
         Ok(Ok(Err(PredictError::Deadline(_)))) => Err(late()),
         Ok(Ok(outputs)) => outputs,
-        Ok(Err(_)) => Err(panicked()),
+        Ok(Err(_)) => Err(here::panicked()),
         Err(_) => Err(late()),
-    }
-}
-
-fn panicked() -> PredictError {
-    PredictError::Internal("the request panicked; the host's log says more".to_owned())
-}
-
-/// Threads that serve: one for each processor, and at least two.
-pub fn serving_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).max(2)
-}
-
-/// A place among those that compute on a thread that serves, of which at least one is left to serve. Where all
-/// are taken it waits for less time than another thread would cost if the answers there are quick, as expected.
-async fn place() -> Option<SemaphorePermit<'static>> {
-    static PLACES: OnceLock<Semaphore> = OnceLock::new();
-    let places = PLACES.get_or_init(|| Semaphore::new(serving_threads() - 1));
-    match places.try_acquire() {
-        Ok(place) => Some(place),
-        Err(_) => tokio::time::timeout(QUICK_PLACE, places.acquire()).await.ok()?.ok(),
     }
 }
 

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde_json::json;
 
 use super::fake::{self, Behaviour, Fake, get, post};
-use super::predictor::serving_threads;
+use super::reserve::{self, serving_threads};
 use super::tests::{input, one};
 
 #[test]
@@ -19,11 +19,7 @@ fn many_that_are_slow_for_the_first_time_keep_nobody_else_waiting() {
     let (end, sent) = mpsc::channel();
     let begun = Arc::new(AtomicUsize::new(0));
     let surprise = Behaviour::Surprise(Arc::new(Mutex::new(sent)), Arc::clone(&begun));
-    let executor = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(serving_threads())
-        .enable_all()
-        .build()
-        .unwrap();
+    let (executor, _reserve) = reserve::threads().unwrap();
     executor.block_on(async {
         let (_, router) = one(Fake::package(manifest, surprise));
         let running: Vec<_> = (0..asked)

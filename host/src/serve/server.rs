@@ -8,9 +8,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, watch};
 
 use super::connection::{self, Limits};
+use super::front::Front;
 use super::listen::Listeners;
 use super::predictor::Opener;
-use super::{Serving, routes, seats};
+use super::{Serving, seats};
 use crate::control::hand_over::Copies;
 use crate::control::journal::Journal;
 use crate::control::peer::OwnUser;
@@ -64,7 +65,7 @@ pub async fn run(
     tracing::info!(%http, status = path::STATUS, "serving");
     let inference = tokio::spawn(connection::serve(
         listeners.http,
-        routes::router(Arc::clone(&serving)),
+        Front::new(Arc::clone(&serving)),
         Limits { connections: seats::allowed(HTTP.connections), ..HTTP },
         serving.budget.clone(),
         stopped.clone(),

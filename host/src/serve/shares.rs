@@ -122,6 +122,12 @@ pub struct Member {
 }
 
 impl Member {
+    /// A seat, where nobody has to be waited for.
+    pub fn free(&self) -> Option<Seat> {
+        let mut state = self.shares.state();
+        self.claim_of(&mut state)
+    }
+
     /// A seat, at its turn. Dropping what this gives before that costs nobody his.
     pub async fn turn(&self) -> Seat {
         match self.claim() {
@@ -132,19 +138,27 @@ impl Member {
 
     fn claim(&self) -> Result<Seat, Waiting> {
         let mut state = self.shares.state();
+        if let Some(seat) = self.claim_of(&mut state) {
+            return Ok(seat);
+        }
         let number = state.next();
         let (called, waiting) = oneshot::channel();
-        let taken = state.taken;
         // Members are in the list as long as they live.
         if let Some(package) = state.packages.get_mut(&self.id) {
-            if package.waiting.is_empty() && State::may(package, taken, self.shares.seats) {
-                (package.taken, package.last) = (package.taken + 1, number);
-                state.taken += 1;
-                return Ok(Seat { shares: Arc::clone(&self.shares), id: self.id });
-            }
             package.waiting.insert(number, called);
         }
         Err(Waiting { shares: Arc::clone(&self.shares), id: self.id, number: Some(number), called: waiting })
+    }
+
+    fn claim_of(&self, state: &mut State) -> Option<Seat> {
+        let (number, taken) = (state.next(), state.taken);
+        let package = state.packages.get_mut(&self.id)?;
+        if !package.waiting.is_empty() || !State::may(package, taken, self.shares.seats) {
+            return None;
+        }
+        (package.taken, package.last) = (package.taken + 1, number);
+        state.taken += 1;
+        Some(Seat { shares: Arc::clone(&self.shares), id: self.id })
     }
 
     /// Seats that it has now.

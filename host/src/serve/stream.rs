@@ -12,6 +12,8 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::progress::Progress;
+
 /// A connection's stream.
 pub struct Stream<S> {
     inner: S,
@@ -23,17 +25,18 @@ pub struct Stream<S> {
     refused: bool,
     /// Whether hyper speaks HTTP/1.1 on it, and refuses in its words.
     worded: bool,
+    progress: Progress,
 }
 
 impl<S> Stream<S> {
     /// Over `inner`.
-    pub fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience, stalled: None, refusal: None, refused: false, worded: true }
+    pub fn new(inner: S, patience: Duration, progress: Progress) -> Self {
+        Self { inner, patience, stalled: None, refusal: None, refused: false, worded: true, progress }
     }
 
     /// Over `inner`, on which HTTP/2 is spoken: every refusal has its words already.
     pub fn wordless(inner: S, patience: Duration) -> Self {
-        Self { worded: false, ..Self::new(inner, patience) }
+        Self { worded: false, ..Self::new(inner, patience, Progress::default()) }
     }
 
     /// Whether hyper refused what came.
@@ -56,8 +59,13 @@ impl<S: AsyncWrite + Unpin> Stream<S> {
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Ready(Ok(count)) if count == whole => self.stalled = None,
-            Poll::Ready(_) => {}
+            Poll::Ready(Ok(count)) => {
+                self.progress.taken();
+                if count == whole {
+                    self.stalled = None;
+                }
+            }
+            Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 let patience = self.patience;
                 let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
@@ -201,9 +209,10 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_takes_nothing_is_waited_for_so_long() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut stream = Stream::new(ours, Duration::from_millis(50));
+        let mut stream = Stream::new(ours, Duration::from_millis(50), Progress::default());
         assert_eq!(stream.write_all(&[7; 64]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        let (mut stream, whole) = (Stream::new(stream.into_inner(), Duration::from_secs(60)), [8; 64]);
+        let (mut stream, whole) =
+            (Stream::new(stream.into_inner(), Duration::from_secs(60), Progress::default()), [8; 64]);
         let mut taken = vec![0; 16 + whole.len()];
         let (written, read) = tokio::join!(stream.write_all(&whole), theirs.read_exact(&mut taken));
         assert!(written.is_ok() && read.is_ok() && taken[16..] == whole);

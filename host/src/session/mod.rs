@@ -30,7 +30,7 @@ use ort::environment::Environment;
 use ort::session::builder::GraphOptimizationLevel;
 use ort::session::{RunOptions, Session, SessionInputValue, SharedSessionInner};
 use selvedge_package::tensor::TensorSpec;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 use self::kinds::{Direction, Outlet};
 use self::lanes::Lanes;
@@ -43,6 +43,10 @@ use crate::tensor::Tensor;
 
 /// Runs that are expected to take longer leave the caller's thread.
 const SHORT: Duration = Duration::from_micros(500);
+/// Runs that take no more nanoseconds are waited for by looking again and again, at most so often: some
+/// microseconds on any processor.
+const AWAITED: u64 = 20_000;
+const LOOKS: u32 = 400;
 /// Inputs and outputs of a model.
 const MOST_TENSORS: usize = 1000;
 
@@ -237,9 +241,9 @@ impl Model {
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let answer = if blocking::allowed() || self.runner.short() {
-            match self.session.try_lock() {
-                Ok(mut session) => self.runner.run(&mut session, &inputs, &outputs, deadline)?,
-                Err(_) => {
+            match self.soon() {
+                Some(mut session) => self.runner.run(&mut session, &inputs, &outputs, deadline)?,
+                None => {
                     let mut session = self.lock(deadline).await?;
                     self.runner.run(&mut session, &inputs, &outputs, deadline)?
                 }
@@ -252,6 +256,19 @@ impl Model {
                 .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
         };
         Ok(select(answer, outputs))
+    }
+
+    /// The session, if it is free or about to be: a run of a few microseconds is waited for right here, since
+    /// anything else would take longer.
+    fn soon(&self) -> Option<MutexGuard<'_, Session>> {
+        let looks = if self.runner.pace.load(Ordering::Relaxed) <= AWAITED { LOOKS } else { 1 };
+        for _ in 0..looks {
+            if let Ok(session) = self.session.try_lock() {
+                return Some(session);
+            }
+            std::hint::spin_loop();
+        }
+        None
     }
 
     /// As [`Model::run`], on this thread, blocking. For the probe.
