@@ -1,6 +1,8 @@
 //! Changed inputs for the ordinary tests: the same ones each time, from a number. libFuzzer, which sees what
 //! an input reaches, finds more; this finds what a change of the code has broken.
 
+use selvedge_host::grpc::wire;
+
 /// Numbers that look random and are the same each time (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
@@ -40,7 +42,8 @@ const WORDS: &str = r#"{ } [ ] [] {} , : " \ \u0000 \ud800 \udc00 null true fals
 
 /// Numbers at the ends of something.
 const NUMBERS: &str = "0 -0 -1 1 255 256 -129 32768 65504 65520 4294967296 9223372036854775808 18446744073709551616 1e400 \
-    3.4028236e38 0.30000000000000004 5e-324 0.00000000000000000000001";
+    3.4028236e38 0.30000000000000004 5e-324 0.00000000000000000000001 9007199254740993 16777217 2049 257 0.12345678901234567 \
+    1.000000059604644775390625 0.9007199254740993";
 
 /// Fields of messages, empty or as long as can be.
 const FIELDS: [&[u8]; 6] = [
@@ -58,7 +61,8 @@ const LENGTHS: [u32; 10] = [0, 1, 4, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0x8000_0000,
 /// One of `from`, changed in a few places.
 pub fn changed(random: &mut Random, from: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = from[random.below(from.len())].clone();
-    for _ in 0..=random.below(4) {
+    // Mostly one: what is changed in several places is refused for the first of them.
+    for _ in 0..=random.below(2) * random.below(5) {
         change(random, &mut bytes, from);
         bytes.truncate(LONGEST);
     }
@@ -69,7 +73,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, from: &[Vec<u8>]) {
     let at = random.below(bytes.len() + 1);
     let most = 1 << random.below(9);
     let end = at + random.below((bytes.len() - at).min(most) + 1);
-    match random.below(12) {
+    match random.below(13) {
         0 => bytes.truncate(at),
         1 => drop(bytes.drain(at..end)),
         2 => {
@@ -101,6 +105,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, from: &[Vec<u8>]) {
             }
         }
         9 => insert(bytes, at, FIELDS[random.below(FIELDS.len())]),
+        10 => varint(random, bytes, at),
         // Twice as often as anything else.
         _ => {
             if let Some(byte) = bytes.get_mut(at) {
@@ -117,6 +122,19 @@ fn number(random: &mut Random, bytes: &mut Vec<u8>, at: usize) {
     let Some(start) = bytes[at..].iter().position(is_part).map(|found| at + found) else { return };
     let length = bytes[start..].iter().take_while(|byte| is_part(byte)).count();
     bytes.splice(start..start + length, random.word(NUMBERS).iter().copied());
+}
+
+/// Makes the number of a message that begins at `at` a little larger or smaller.
+fn varint(random: &mut Random, bytes: &mut Vec<u8>, at: usize) {
+    let mut rest = &bytes[at..];
+    let Ok(value) = wire::varint(&mut rest) else { return };
+    let end = bytes.len() - rest.len();
+    let step = 1_u64 << [0, 0, 1, 7, 8, 15, 31][random.below(7)];
+    let other = if random.below(2) == 0 { value.wrapping_add(step) } else { value.wrapping_sub(step) };
+    let mut message = wire::Message::default();
+    message.chosen_number(1, other);
+    // Behind the byte that says which field it is.
+    bytes.splice(at..end, message.into_bytes().drain(1..));
 }
 
 fn insert(bytes: &mut Vec<u8>, at: usize, part: &[u8]) {

@@ -26,6 +26,7 @@ pub fn check(bytes: &[u8]) {
         (taken, shifted) => panic!("{taken:?} where it is aligned, {shifted:?} where it is not"),
     };
     tensors::check(&request);
+    tensors::check_limits(&request, |limits| parse_with(text, Some(following(rest, 0)), limits));
     if rest.is_empty()
         && let Ok(alone) = request_json::parse(text, &LIMITS)
     {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use selvedge_host::grpc::request::{Head, Parts, raw_begins};
-use selvedge_host::grpc::wire::{Fields, Message, Value};
+use selvedge_host::grpc::wire::{Fields, Message, Value, varint};
 use selvedge_host::oip::refusal::Refusal;
 use selvedge_host::oip::request::InferRequest;
 use selvedge_host::oip::request_json;
@@ -40,9 +40,13 @@ pub fn check(bytes: &[u8]) {
         }
     };
     tensors::check(&request);
+    tensors::check_limits(&request, |limits| Parts::of(&whole, limits)?.request(limits));
     tensors::check_same(&request, &parse(&rewritten(bytes)).expect("the same fields"));
     for form in [Elements::Raw, Elements::Typed] {
         if let Some(message) = message(&request, form) {
+            if form == Elements::Typed && Fields::new(bytes).flatten().all(|(number, _)| number != 7) {
+                assert_eq!(typed(bytes), typed(&message));
+            }
             let again = parse(&message.into()).unwrap_or_else(|refusal| panic!("{form:?}: {refusal}"));
             tensors::check_same(&request, &again);
         }
@@ -65,6 +69,38 @@ fn parse(message: &Bytes) -> Result<InferRequest, Refusal> {
         assert!(takes <= held, "{takes} bytes are taken, {held} were held");
     }
     request
+}
+
+/// What stands in a message as elements: numbers, and the bytes of what is no number.
+fn typed(message: &[u8]) -> Vec<(u32, u64, Vec<u8>)> {
+    let inputs = inside(message, 5);
+    let contents = inputs.into_iter().flat_map(|input| inside(input, 5));
+    let mut found = Vec::new();
+    for (number, value) in contents.flat_map(|contents| Fields::new(contents).flatten().collect::<Vec<_>>()) {
+        match (number, value) {
+            (1..=5, Value::Number(value)) => found.push((number, value, Vec::new())),
+            (1..=5, Value::Bytes(mut packed)) => {
+                while let Ok(value) = varint(&mut packed) {
+                    found.push((number, value, Vec::new()));
+                }
+            }
+            (6, Value::Narrow(value)) => found.push((number, 0, value.to_vec())),
+            (7, Value::Wide(value)) => found.push((number, 0, value.to_vec())),
+            (6 | 7, Value::Bytes(packed)) => {
+                let size = if number == 6 { 4 } else { 8 };
+                found.extend(packed.chunks(size).map(|element| (number, 0, element.to_vec())));
+            }
+            (8, Value::Bytes(element)) => found.push((number, 0, element.to_vec())),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The messages of this field.
+fn inside(message: &[u8], wanted: u32) -> Vec<&[u8]> {
+    let fields = Fields::new(message).flatten().filter(|(number, _)| *number == wanted);
+    fields.filter_map(|(_, value)| value.bytes().ok()).collect()
 }
 
 /// Each field written again, in the shortest way that there is.

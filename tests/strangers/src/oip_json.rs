@@ -21,6 +21,7 @@ pub fn check(bytes: &[u8]) {
         }
     };
     tensors::check(&request);
+    tensors::check_limits(&request, |limits| request_json::parse(bytes, limits));
     twin::check(bytes, &request);
     for layout in [Layout::Flat, Layout::Nested] {
         let text = json(&request, layout);

@@ -1,7 +1,8 @@
 //! What holds for every request that was taken, and when two requests say the same.
 
 use half::{bf16, f16};
-use selvedge_host::oip::request::{InferRequest, NOT_OFFERED, Parameter, Parameters};
+use selvedge_host::oip::refusal::Refusal;
+use selvedge_host::oip::request::{InferRequest, Limits, NOT_OFFERED, Parameter, Parameters};
 use selvedge_host::tensor::{MAX_RANK, NamedTensor, Tensor};
 use selvedge_package::tensor::Datatype;
 
@@ -55,6 +56,22 @@ pub fn check_tensor(tensor: &Tensor) {
             assert_eq!(strings.len() as u128, count);
             assert_eq!(strings.iter().map(<[u8]>::len).sum::<usize>(), tensor.byte_length());
         }
+    }
+}
+
+/// A request is taken within the limits that it just reaches, and not within any less. `parse` reads it.
+pub fn check_limits(request: &InferRequest, parse: impl Fn(&Limits) -> Result<InferRequest, Refusal>) {
+    let tensor_bytes = request.inputs.iter().map(|input| input.tensor.footprint()).sum();
+    let tensors = request.inputs.len().max(request.outputs.len());
+    let reached = Limits { tensor_bytes, tensors, ..LIMITS };
+    check_same(request, &parse(&reached).expect("it is taken within what it takes"));
+    if tensor_bytes > 0 {
+        let refused = parse(&Limits { tensor_bytes: tensor_bytes - 1, ..LIMITS }).is_err();
+        assert!(refused, "{tensor_bytes} bytes of tensors are taken where there may be one less");
+    }
+    if tensors > 0 {
+        let refused = parse(&Limits { tensors: tensors - 1, ..LIMITS }).is_err();
+        assert!(refused, "{tensors} tensors are taken where there may be one less");
     }
 }
 

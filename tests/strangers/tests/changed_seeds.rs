@@ -36,8 +36,9 @@ fn read(target: &str) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut read: Vec<_> = entries
         .map(|entry| {
-            let entry = entry.unwrap();
-            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+            let path = entry.expect("an entry of the folder").path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+            (name.unwrap_or_default(), fs::read(&path).expect("a seed that can be read"))
         })
         .collect();
     read.sort();
@@ -46,17 +47,17 @@ fn read(target: &str) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn requests_in_json() {
-    feed("oip_json", 60_000);
+    feed("oip_json", 300_000);
 }
 
 #[test]
 fn requests_with_binary_data() {
-    feed("oip_binary", 60_000);
+    feed("oip_binary", 300_000);
 }
 
 #[test]
 fn messages_of_grpc() {
-    feed("oip_grpc", 60_000);
+    feed("oip_grpc", 300_000);
 }
 
 #[test]
