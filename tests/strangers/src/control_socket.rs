@@ -93,7 +93,7 @@ fn request(asked: Asked, path: &str, body: &[u8]) -> Option<Request<Body>> {
         _ => Method::POST,
     });
     match asked {
-        Asked::Packed => request = request.header("content-encoding", "gzip"),
+        Asked::Packed => request = request.header("content-encoding", "deflate"),
         Asked::Call => {
             request = request.version(Version::HTTP_2).header("content-type", "application/grpc");
             request = request.header("grpc-encoding", "deflate");

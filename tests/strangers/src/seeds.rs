@@ -95,6 +95,12 @@ fn asking(path: &str, body: &[u8]) -> Vec<u8> {
     [&[letter][..], &with_length(body, b"")].concat()
 }
 
+/// One block of deflate that is not packed: what is changed in it arrives.
+fn deflated(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("a short seed");
+    [&[1], &length.to_le_bytes()[..], &(!length).to_le_bytes(), bytes].concat()
+}
+
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("a short seed").to_be_bytes();
     [&[0], &length[..], message].concat()
@@ -143,7 +149,8 @@ fn control_socket() -> Vec<(String, Vec<u8>)> {
     let asked = [
         asking("/v2/models/t/versions/1/infer", TEXT.as_bytes()),
         asking("/v2/models/m/raw?{}", b"sequence_id=1&sequence_start=true\n\0\0\x80\x3f"),
-        asking("/v2/models/t/infer", b"\x1f\x8b\x08\0\0\0\0\0\0\x03"),
+        asking("/v2/models/m/raw?{}", b"\n\0\0\x80\x3f\0\0\0\xc0"),
+        asking("/v2/models/t/infer", &deflated(TEXT.as_bytes())),
         asking("/v2/models/m/versions/1.0.0/infer", &with_length(&json, &rest)),
     ];
     let calls = [
