@@ -49,7 +49,7 @@ enum Command {
         folder: Option<PathBuf>,
     },
     /// Install what the tests need and run all of them, or a part: `stories`, `attacks`,
-    /// `hostile`, `links`, `power-cut`, `swap`, `onnx-backend`, `memory-kill` (only by name: it needs root and a
+    /// `hostile`, `strangers`, `links`, `power-cut`, `swap`, `onnx-backend`, `memory-kill` (only by name: it needs root and a
     /// control group)
     Test {
         /// The part, and arguments for `cargo nextest run`
@@ -66,7 +66,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Fuzz a parser or acceptance: a target of tests/fuzz, or `all`
+    /// Fuzz what reads bytes from outside: a target of tests/fuzz (`archive`, `bundle`, `chunk_index`,
+    /// `envelope`, `manifest`, and of the host `oip_json`, `oip_binary`, `oip_grpc`, `control_socket`), or
+    /// `all`
     Fuzz {
         /// Which one, such as `bundle`
         name: String,

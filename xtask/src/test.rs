@@ -31,10 +31,11 @@ enum End {
     Counts,
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     Part { name: "stories", filter: "package(selvedge-tests)", end: End::Nothing },
     Part { name: "attacks", filter: "package(selvedge-tests) & binary(attacks)", end: End::Attacks },
     Part { name: "hostile", filter: "package(selvedge-tests) & binary(host_sandbox)", end: End::Counts },
+    Part { name: "strangers", filter: "package(selvedge-strangers)", end: End::Nothing },
     Part { name: "links", filter: "package(selvedge-tests) & binary(links)", end: End::Counts },
     Part {
         name: "power-cut",

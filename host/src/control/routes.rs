@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -147,11 +148,16 @@ async fn index(State(control): State<Arc<Control>>, request: Request) -> Answer 
     Ok(json(StatusCode::OK, &repository::index(&control, asked.ready).await?))
 }
 
-async fn load_model(
-    State(control): State<Arc<Control>>,
-    Path(model): Path<String>,
-    request: Request,
-) -> Answer {
+/// The model that a path names.
+type Named = Result<Path<String>, PathRejection>;
+
+fn name(named: Named) -> Result<String, Refused> {
+    let Path(model) = named.map_err(|error| Refused::new(Reason::BadRequest, error.body_text()))?;
+    Ok(model)
+}
+
+async fn load_model(State(control): State<Arc<Control>>, model: Named, request: Request) -> Answer {
+    let model = name(model)?;
     let asked = Asked::of(request).await?;
     if let Some(name) = asked.parameters.keys().next() {
         return Err(repository::no_parameters(name));
@@ -160,8 +166,8 @@ async fn load_model(
     Ok(json(StatusCode::OK, &serde_json::json!({})))
 }
 
-async fn unload_model(State(control): State<Arc<Control>>, Path(model): Path<String>) -> Answer {
-    repository::unload_model(&control, &model).await?;
+async fn unload_model(State(control): State<Arc<Control>>, model: Named) -> Answer {
+    repository::unload_model(&control, &name(model)?).await?;
     Ok(json(StatusCode::OK, &serde_json::json!({})))
 }
 

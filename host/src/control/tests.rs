@@ -321,6 +321,8 @@ async fn what_is_refused_has_a_reason() {
     check(path::ACTIVATE, reference(&good), 404, "not-loaded").await;
     check("/v1/other", json!({}), 400, "bad-request").await;
     check(path::STATUS, json!({}), 400, "bad-request").await;
+    check("/v2/repository/models/%ff/load", json!({}), 400, "bad-request").await;
+    check("/v2/repository/models/%ff/unload", json!({}), 400, "bad-request").await;
     assert_eq!(get(&router, "/v1/events?since=x").await.0, StatusCode::BAD_REQUEST);
     assert!(states(get(&router, path::STATUS).await.1).is_empty(), "nothing refused stays loaded");
 }

@@ -5,20 +5,20 @@
 //! Messages are read and written by hand (`wire`): a message is bounded by counts before anything is made
 //! of it, and elements stay where they came. `docs/adr/0028` says why.
 
-mod answer;
-mod contents;
+pub mod answer;
+pub mod contents;
 mod frame;
 mod infer;
-mod parameters;
+pub mod parameters;
 mod repository;
-mod request;
+pub mod request;
 pub mod status;
 mod stream;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod timeout;
-mod wire;
+pub mod wire;
 
 use std::sync::Arc;
 
