@@ -20,6 +20,7 @@ use crate::runtime::{Loaded, Runtime};
 use crate::sequence::{Sequences, Turn};
 use crate::session::blocking;
 use crate::tensor::NamedTensor;
+use crate::threads::{self, yielding::Way};
 
 /// An answer on its way.
 pub type Prediction = Pin<Box<dyn Future<Output = Result<Vec<NamedTensor>, PredictError>> + Send>>;
@@ -37,6 +38,10 @@ pub trait Predictor: Send + Sync + 'static {
     /// Whether its answers took so little time lately that handing one to another thread would cost more.
     fn is_quick(&self) -> bool {
         false
+    }
+    /// To whom its requests give way, where they are not quick.
+    fn way(&self) -> Way {
+        Way::Some
     }
     /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
     /// ask through [`ask`].
@@ -73,6 +78,10 @@ const GIVEN_UP: Duration = Duration::from_secs(5);
 /// Longest time that a quick package waits for a thread that serves, before it gets another one.
 const QUICK_PLACE: Duration = Duration::from_millis(1);
 
+/// Before a request of a package that fails: however little each costs, and however many come, the others have the
+/// machine most of the time.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// Time over what a client gives: guests and most models stop within it, and who gave that little is not kept
 /// waiting for one that does not.
 pub const STOPPED: Duration = Duration::from_millis(200);
@@ -81,9 +90,10 @@ pub const STOPPED: Duration = Duration::from_millis(200);
 ///
 /// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
 /// and the control socket waiting, so that a slow model would stop the whole host. So a prediction has a
-/// thread of its own, unless its package has been quick lately: then it is begun here, and moves to such a
-/// thread where it does not end at once (a guest gives its thread back on every tick). What remains, models
-/// that are slow for the first time, can take all threads that serve but one ([`place`]).
+/// thread of its own, which gives way to those that serve ([`threads`]), unless its package has been quick
+/// lately: then it is begun here, and moves to such a thread where it does not end at once (a guest gives its
+/// thread back on every tick). What remains, models that are slow for the first time, can take all threads that
+/// serve but one ([`place`]).
 /// `held` is dropped when the package has really ended, also where nobody waits for its answer any more.
 pub async fn ask(
     package: Arc<dyn Predictor>,
@@ -95,7 +105,7 @@ pub async fn ask(
     // The time that there was from here on, and not what was left where it ran.
     let allowed = deadline.answer.saturating_duration_since(clock::now());
     let late = || PredictError::Deadline(allowed);
-    let quick = package.is_quick();
+    let (quick, way) = (package.is_quick(), package.way());
     let mut prediction = package.predict(inputs, deadline);
     if quick && let Some(_place) = place().await {
         let begun = std::future::poll_fn(|context| {
@@ -111,9 +121,13 @@ pub async fn ask(
             return outputs;
         }
     }
+    if way == Way::All {
+        // No request is late for it: it may be the one that the package answers.
+        tokio::time::sleep(PAUSE.min(allowed / 10)).await;
+    }
     // What the module logs belongs to the request's trace, if it has one.
     let span = tracing::Span::current();
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = threads::compute(way, move || {
         let _entered = span.entered();
         let outputs = blocking::allow(|| Handle::current().block_on(prediction));
         drop(held);
@@ -168,6 +182,10 @@ impl Predictor for Loaded {
 
     fn is_quick(&self) -> bool {
         self.is_quick()
+    }
+
+    fn way(&self) -> Way {
+        self.way()
     }
 
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {
