@@ -24,3 +24,4 @@ pub mod sequence;
 pub mod serve;
 pub mod session;
 pub mod tensor;
+pub mod threads;

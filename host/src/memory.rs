@@ -5,6 +5,10 @@
 //! size from which memory comes from the system and goes back to it with every large block that is
 //! freed: a host that changed its packages a few times would hold several times what it uses. (Measured
 //! with `file-type`: 67 MiB after the first load, 88 after the sixth; as set here 61 and 62.)
+//!
+//! One arena for all is not enough, though: whoever allocates and frees without pause, as a module with ten
+//! thousand tensors does, holds its lock, and everybody else waits (ADR 33). So there are as many as threads that
+//! serve and compute.
 #![allow(unsafe_code)]
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -18,15 +22,27 @@ const OF_ITS_OWN: libc::c_int = 1 << 20;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const KEPT: libc::c_int = 4 << 20;
 
+/// Most arenas, however many processors there are.
+const MOST_ARENAS: usize = 64;
+
+/// One for each thread that has much to do: the first, the one that keeps deadlines, those that serve, and as many
+/// as requests have seats (`serve::shares`).
+fn arenas() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (2 + processors.max(2) * 3).min(MOST_ARENAS)
+}
+
 /// Sets the allocator up, for good.
 ///
 /// # Safety
 /// No other thread may exist yet: it could allocate meanwhile.
 pub unsafe fn set_up() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (parameter, value) in
-        [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, OF_ITS_OWN), (libc::M_TRIM_THRESHOLD, KEPT)]
-    {
+    for (parameter, value) in [
+        (libc::M_ARENA_MAX, arenas() as libc::c_int),
+        (libc::M_MMAP_THRESHOLD, OF_ITS_OWN),
+        (libc::M_TRIM_THRESHOLD, KEPT),
+    ] {
         // SAFETY: the caller promises that this is the only thread; the parameters are glibc's own, and
         // one that it does not know changes nothing.
         unsafe { libc::mallopt(parameter, value) };

@@ -22,6 +22,9 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
+/// `setpriority` for one process, or one thread: its type is not the same everywhere.
+const PRIO_PROCESS: u32 = 0;
+
 /// Never needed, whatever the arguments are.
 const REFUSED: &[c_long] = &[
     // Other programs, and other processes.
@@ -155,16 +158,23 @@ fn unless_equal_skip(value: u32, count: u8) -> sock_filter {
     instruction(BPF_JMP | BPF_JEQ | BPF_K, value, 0, count)
 }
 
-/// One system call whose argument has to be `value` under `mask`, or `error`.
-fn only_with(call: c_long, argument: usize, mask: u32, value: u32, error: i32) -> [sock_filter; 6] {
-    [
-        unless_equal_skip(call as u32, 5),
-        load(ARGUMENTS[argument]),
-        instruction(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0),
-        instruction(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0),
-        errno(error),
-        end(SECCOMP_RET_ALLOW),
-    ]
+/// What an argument has to be: which one, and its value under a mask.
+type Wanted = (usize, u32, u32);
+
+/// One system call whose arguments have to be what is wanted, or `error`.
+fn only_with(call: c_long, wanted: &[Wanted], error: i32) -> Vec<sock_filter> {
+    // Four instructions for each argument, and one at the end.
+    let mut program = vec![unless_equal_skip(call as u32, 4 * wanted.len() as u8 + 1)];
+    for &(argument, mask, value) in wanted {
+        program.extend([
+            load(ARGUMENTS[argument]),
+            instruction(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0),
+            instruction(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0),
+            errno(error),
+        ]);
+    }
+    program.push(end(SECCOMP_RET_ALLOW));
+    program
 }
 
 /// The program; `own` is this process's number.
@@ -188,10 +198,12 @@ fn program(own: u32) -> Vec<sock_filter> {
     let thread = libc::CLONE_THREAD as u32;
     let all = u32::MAX;
     for call in [
-        only_with(libc::SYS_clone, 0, thread, thread, EPERM),
-        only_with(libc::SYS_socket, 0, all, libc::AF_UNIX as u32, EACCES),
-        only_with(libc::SYS_kill, 0, all, own, EPERM),
-        only_with(libc::SYS_tgkill, 0, all, own, EPERM),
+        only_with(libc::SYS_clone, &[(0, thread, thread)], EPERM),
+        only_with(libc::SYS_socket, &[(0, all, libc::AF_UNIX as u32)], EACCES),
+        only_with(libc::SYS_kill, &[(0, all, own)], EPERM),
+        only_with(libc::SYS_tgkill, &[(0, all, own)], EPERM),
+        // A thread may give way itself: not have others do so, nor go before what is not of this process.
+        only_with(libc::SYS_setpriority, &[(0, all, PRIO_PROCESS), (1, all, 0), (2, !31, 0)], EPERM),
     ] {
         program.extend(call);
     }
@@ -288,6 +300,12 @@ mod tests {
         check(libc::SYS_kill, [77, 9, 0], SECCOMP_RET_ALLOW);
         check(libc::SYS_kill, [78, 9, 0], refused(EPERM));
         check(libc::SYS_tgkill, [78, 1, 9], refused(EPERM));
+        for nice in [0, 5, 19] {
+            check(libc::SYS_setpriority, [PRIO_PROCESS, 0, nice], SECCOMP_RET_ALLOW);
+        }
+        check(libc::SYS_setpriority, [PRIO_PROCESS, 0, (-1_i32) as u32], refused(EPERM));
+        check(libc::SYS_setpriority, [PRIO_PROCESS, 78, 19], refused(EPERM));
+        check(libc::SYS_setpriority, [1, 0, 19], refused(EPERM));
         check(libc::SYS_ioctl, [0, libc::TIOCSTI as u32, 0], refused(EPERM));
         check(libc::SYS_ioctl, [0, libc::FIONREAD as u32, 0], SECCOMP_RET_ALLOW);
         assert_eq!(judge(0x4000_0003, libc::SYS_read, [0; 3]), SECCOMP_RET_KILL_PROCESS);

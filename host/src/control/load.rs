@@ -16,6 +16,7 @@ use crate::memory;
 use crate::runtime::Fatal;
 use crate::serve::served::Served;
 use crate::serve::table::dispose;
+use crate::threads::{compute, yielding::Way};
 
 /// Most packages on one host, staged and draining ones included.
 const MOST_PACKAGES: usize = 128;
@@ -86,7 +87,8 @@ async fn open(control: &Control, load: Load) -> Result<Arc<Served>, Refused> {
         return Err(Refused::new(Reason::BadRequest, "`directory` has to be an absolute path"));
     }
     let opener = Arc::clone(&control.opener);
-    let opening = tokio::task::spawn_blocking(move || {
+    // What it starts threads for gives way, too: a model with several of its own runs on those.
+    let opening = compute(Way::Some, move || {
         let before = memory::own();
         let opened = opener.open(&load.directory, load.package.digest, &load.settings)?;
         let name = &opened.manifest().name;

@@ -1,8 +1,8 @@
 //! Blocks of some kilobytes that a thread has freed, kept for what it allocates next.
 //!
-//! glibc keeps small blocks for each thread, and takes the lock of an arena for larger ones. Those that a request
-//! needs (the buffers of its connection, the futures that answer it) are larger, and there is one arena (see
-//! [`memory`](super)): without this the threads that serve wait for each other.
+//! glibc keeps small blocks for each thread, and takes the lock of their arena for larger ones. Those that a request
+//! needs (the buffers of its connection, the futures that answer it) are larger, and are often freed by another thread
+//! than the one whose arena they are of: without this the threads that serve wait for each other.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

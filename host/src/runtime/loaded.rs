@@ -20,6 +20,7 @@ use crate::limits::CASE_FILE_BYTES;
 use crate::sandbox::{self, Instance};
 use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
+use crate::threads::yielding::Way;
 
 /// An opened package.
 pub struct Loaded {
@@ -103,9 +104,15 @@ impl Loaded {
         self.sequences.as_ref()
     }
 
-    /// Whether its requests took so little time lately that another thread is not worth its while.
+    /// Whether its requests took so little time lately that another thread is not worth its while. Never for a
+    /// module that may read files: it does so on the thread that it has.
     pub fn is_quick(&self) -> bool {
-        self.pace.is_quick()
+        self.pace.is_quick() && !self.pace.fails() && self.shared.wasi_files.is_none()
+    }
+
+    /// To whom its requests give way: to all others while most of them fail.
+    pub fn way(&self) -> Way {
+        if self.pace.fails() { Way::All } else { Way::Some }
     }
 
     /// A file of the package, read and checked anew on every call. At most 64 MiB.
@@ -140,7 +147,7 @@ impl Loaded {
 
     async fn answer(
         &self,
-        mut turn: Option<Turn>,
+        turn: Option<Turn>,
         inputs: Vec<NamedTensor>,
         deadline: Deadline,
     ) -> Result<Vec<NamedTensor>, PredictError> {
@@ -157,18 +164,32 @@ impl Loaded {
         }
         let _busy = self.ticker.enter();
         let _permit = self.permit(deadline, allowed).await?;
+        let run = self.pace.run();
+        let answer = self.one(turn, inputs, deadline).await;
+        let answer = answer.and_then(|outputs| declared(outputs, &self.manifest().outputs));
+        // Who gave it little time has no word in this.
+        let cut = deadline.answer < deadline.end && matches!(answer, Err(PredictError::Deadline(_)));
+        self.pace.ran(run, answer.as_ref().err().filter(|_| !cut));
+        answer.map_err(|error| in_all(error, allowed))
+    }
+
+    /// Makes an instance, where none is kept, asks it, and keeps it or frees it.
+    async fn one(
+        &self,
+        mut turn: Option<Turn>,
+        inputs: Vec<NamedTensor>,
+        deadline: Deadline,
+    ) -> Result<Vec<NamedTensor>, PredictError> {
         let kept = match &mut turn {
             Some(turn) => turn.take().and_then(|state| state.downcast().ok()).map(|instance| *instance),
             None => self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop(),
         };
         let mut instance: Instance = match kept {
             Some(instance) => instance,
-            None => self.instance(deadline).await.map_err(|error| in_all(error, allowed))?,
+            None => self.instance(deadline).await?,
         };
         instance.place(turn.as_ref().map(|turn| turn.part().clone()));
-        let began = clock::now();
         let answer = instance.call(inputs, deadline).await;
-        self.pace.took(clock::now().duration_since(began));
         let reusable = match &answer {
             Ok(_) => true,
             Err(error) => sandbox::reusable(error),
@@ -179,7 +200,7 @@ impl Loaded {
             // Dropped, and the sequence with it.
             Some(_) | None => {}
         }
-        declared(answer.map_err(|error| in_all(error, allowed))?, &self.manifest().outputs)
+        answer
     }
 
     async fn permit(

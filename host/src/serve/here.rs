@@ -13,6 +13,7 @@ use crate::clock;
 use crate::failure::PredictError;
 use crate::session::blocking;
 use crate::tensor::NamedTensor;
+use crate::threads::{self, yielding::Way};
 
 /// What a prediction gives.
 pub type Answer = Result<Vec<NamedTensor>, PredictError>;
@@ -48,8 +49,8 @@ impl<H: Send + 'static> Here<H> {
 
 impl<H: Send + 'static> Drop for Here<H> {
     fn drop(&mut self) {
-        if let (Some((prediction, held)), Ok(executor)) = (self.0.take(), Handle::try_current()) {
-            drop(aside(&executor, prediction, held));
+        if let (Some((prediction, held)), Ok(_)) = (self.0.take(), Handle::try_current()) {
+            drop(aside(prediction, held, Way::Some));
         }
     }
 }
@@ -77,11 +78,11 @@ pub async fn ask<H: Send + 'static>(
     }
 }
 
-/// Goes on with it on a thread that may block.
-pub fn aside(executor: &Handle, prediction: Prediction, held: impl Send + 'static) -> JoinHandle<Answer> {
+/// Goes on with it on a thread that computes. Within tokio.
+pub fn aside(prediction: Prediction, held: impl Send + 'static, way: Way) -> JoinHandle<Answer> {
     // What the module logs belongs to the request's trace, if it has one.
     let span = tracing::Span::current();
-    executor.spawn_blocking(move || {
+    threads::compute(way, move || {
         let _entered = span.entered();
         let answer = blocking::allow(|| Handle::current().block_on(prediction));
         drop(held);

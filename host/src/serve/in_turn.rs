@@ -9,6 +9,7 @@ use crate::deadline::Deadline;
 use crate::failure::{OpenError, PredictError};
 use crate::sequence::Turn;
 use crate::tensor::NamedTensor;
+use crate::threads::yielding::Way;
 
 /// One request of a sequence.
 pub struct InTurn {
@@ -42,6 +43,10 @@ impl Predictor for InTurn {
 
     fn is_quick(&self) -> bool {
         self.package.is_quick()
+    }
+
+    fn way(&self) -> Way {
+        self.package.way()
     }
 
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
-use tokio::runtime::Handle;
 
 use super::here;
 use crate::deadline::Deadline;
@@ -16,6 +15,7 @@ use crate::failure::{OpenError, PredictError};
 use crate::runtime::{Loaded, Runtime};
 use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
+use crate::threads::yielding::Way;
 
 /// An answer on its way.
 pub type Prediction = Pin<Box<dyn Future<Output = Result<Vec<NamedTensor>, PredictError>> + Send>>;
@@ -33,6 +33,10 @@ pub trait Predictor: Send + Sync + 'static {
     /// Whether its answers took so little time lately that handing one to another thread would cost more.
     fn is_quick(&self) -> bool {
         false
+    }
+    /// To whom its requests give way, where they are not quick.
+    fn way(&self) -> Way {
+        Way::Some
     }
     /// Answers inputs that were checked against the manifest. May block for as long as a model runs:
     /// ask through [`ask`].
@@ -66,6 +70,10 @@ pub trait Opener: Send + Sync + 'static {
 /// host ends where a model does not; this is for a bug in either.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
+/// Before a request of a package that fails: however little each costs, and however many come, the others have the
+/// machine most of the time.
+pub const PAUSE: Duration = Duration::from_millis(5);
+
 /// Time over what a client gives: guests and most models stop within it, and who gave that little is not kept
 /// waiting for one that does not.
 pub const STOPPED: Duration = Duration::from_millis(200);
@@ -74,9 +82,10 @@ pub const STOPPED: Duration = Duration::from_millis(200);
 ///
 /// A run of a model blocks its thread. On one of those that serve it would keep connections, signals
 /// and the control socket waiting, so that a slow model would stop the whole host. So a prediction has a
-/// thread of its own, unless its package has been quick lately: then it is begun here, and moves to such a
-/// thread where it does not end soon (a guest gives its thread back on every tick). What remains, models that are
-/// slow for the first time, can take all threads that serve but the one in [`reserve`](super::reserve).
+/// thread of its own, which gives way to those that serve ([`threads`](crate::threads)), unless its package has been
+/// quick lately: then it is begun here, and moves to such a thread where it does not end soon (a guest gives its thread
+/// back on every tick). What remains, models that are slow for the first time, can take all threads that serve but the
+/// one in [`reserve`](super::reserve).
 /// `held` is dropped when the package has really ended, also where nobody waits for its answer any more.
 pub async fn ask(
     package: Arc<dyn Predictor>,
@@ -87,7 +96,7 @@ pub async fn ask(
     let deadline = deadline.into();
     // The time that there was from here on, and not what was left where it ran.
     let late = || PredictError::Deadline(deadline.allowed());
-    let quick = package.is_quick();
+    let (quick, way) = (package.is_quick(), package.way());
     let (mut prediction, mut held) = (package.predict(inputs, deadline), held);
     if quick {
         match here::ask(prediction, held, deadline.from).await {
@@ -96,7 +105,11 @@ pub async fn ask(
             Err(rest) => (prediction, held) = rest,
         }
     }
-    let asked = here::aside(&Handle::current(), prediction, held);
+    if way == Way::All {
+        // No request is late for it: it may be the one that the package answers.
+        tokio::time::sleep(PAUSE.min(deadline.allowed() / 10)).await;
+    }
+    let asked = here::aside(prediction, held, way);
     let patience =
         if deadline.answer < deadline.end { deadline.answer + STOPPED } else { deadline.end + GIVEN_UP };
     match tokio::time::timeout_at(patience.into(), asked).await {
@@ -126,6 +139,10 @@ impl Predictor for Loaded {
 
     fn is_quick(&self) -> bool {
         self.is_quick()
+    }
+
+    fn way(&self) -> Way {
+        self.way()
     }
 
     fn predict(self: Arc<Self>, inputs: Vec<NamedTensor>, deadline: Deadline) -> Prediction {

@@ -40,6 +40,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::engine::ticker::{Stop, Ticker, Watch};
 use crate::tensor::Tensor;
+use crate::threads::{compute, yielding::Way};
 
 /// Runs that are expected to take longer leave the caller's thread.
 const SHORT: Duration = Duration::from_micros(500);
@@ -251,7 +252,7 @@ impl Model {
         } else {
             let mut session = self.lock(deadline).await?;
             let (runner, wanted) = (self.runner.clone(), outputs.clone());
-            tokio::task::spawn_blocking(move || runner.run(&mut session, &inputs, &wanted, deadline))
+            compute(Way::Some, move || runner.run(&mut session, &inputs, &wanted, deadline))
                 .await
                 .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
         };

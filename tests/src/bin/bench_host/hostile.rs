@@ -27,7 +27,8 @@ const QUANTILE: f64 = 0.95;
 /// Those that never get as far as a request.
 const REFUSED: [&str; 3] = ["spin-init", "sockets", "wrong-export"];
 
-pub async fn measure(report: &mut Report) -> anyhow::Result<()> {
+/// Beside all guests, or beside `only` these.
+pub async fn measure(report: &mut Report, only: &[&str]) -> anyhow::Result<()> {
     let folder = set_up("modules/hostile");
     let mut guests: Vec<String> = std::fs::read_dir(folder)?
         .flatten()
@@ -35,6 +36,10 @@ pub async fn measure(report: &mut Report) -> anyhow::Result<()> {
         .filter(|name| !REFUSED.contains(&name.as_str()))
         .collect();
     guests.sort();
+    if let Some(unknown) = only.iter().find(|name| !guests.iter().any(|guest| guest == *name)) {
+        anyhow::bail!("no guest is called `{unknown}`; there are: {}", guests.join(", "));
+    }
+    guests.retain(|name| only.is_empty() || only.contains(&name.as_str()));
     println!(
         "{:<16} {:>12} {:>12} {:>8} {:>20} {:>10}",
         "beside", "alone p95 µs", "p95 µs", "ratio", "of one", "requests"

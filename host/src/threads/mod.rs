@@ -1,0 +1,80 @@
+//! Threads that compute: what a guest or a model does that is not quick, it does there, and gives way to others.
+//!
+//! Not tokio's own threads for what may block: those also parse, pack and write for every package, and a thread
+//! that has once given way does so for good.
+
+pub mod yielding;
+
+use std::sync::OnceLock;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
+
+use self::yielding::{Way, give};
+
+/// Name of these threads, for people who look with `top -H`.
+pub const NAMES: [&str; 2] = ["compute", "compute-last"];
+
+/// Runs `work` on a thread that computes and gives way as `way` says; it may block there. To be called within tokio.
+pub fn compute<T: Send + 'static>(way: Way, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    // Timers, sockets and tasks are those of the threads that serve.
+    let serving = Handle::current();
+    let work = move || {
+        let _entered = serving.enter();
+        work()
+    };
+    match pool(way) {
+        Some(pool) => pool.spawn_blocking(work),
+        // Dearer for the others, and right.
+        None => tokio::task::spawn_blocking(work),
+    }
+}
+
+/// Threads for work that blocks, and nothing else: nobody drives these runtimes. They begin with the first work
+/// and end when there has been none for a while.
+fn pool(way: Way) -> Option<&'static Runtime> {
+    static POOLS: [OnceLock<Option<Runtime>>; 2] = [const { OnceLock::new() }; 2];
+    let start = || {
+        let mut builder = Builder::new_current_thread();
+        builder.thread_name(NAMES[way as usize]).on_thread_start(move || give(way));
+        let started = builder.build();
+        started.inspect_err(|error| tracing::error!(%error, "no threads can be had that give way")).ok()
+    };
+    POOLS[way as usize].get_or_init(start).as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::yielding::nice;
+    use super::*;
+
+    #[tokio::test]
+    async fn those_that_compute_give_way_and_those_that_serve_do_not() {
+        let name = || std::thread::current().name().map(str::to_owned);
+        let own = nice();
+        for (way, named) in [Way::Some, Way::All].into_iter().zip(NAMES) {
+            let (nicer, named_as) = compute(way, move || (nice(), name())).await.unwrap();
+            assert_eq!(nicer, (own + way.nice()).min(19));
+            assert_eq!(named_as.as_deref(), Some(named));
+        }
+        assert_eq!(nice(), own);
+        assert_eq!(tokio::task::spawn_blocking(nice).await.unwrap(), own);
+    }
+
+    #[tokio::test]
+    async fn work_has_the_timers_of_whoever_asked() {
+        let slept = compute(Way::Some, || {
+            Handle::current().block_on(tokio::time::sleep(Duration::from_millis(1)));
+            nice()
+        });
+        assert!(slept.await.unwrap() >= nice());
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_the_works_own() {
+        assert!(compute(Way::All, || panic!("asked for")).await.unwrap_err().is_panic());
+        assert_eq!(compute(Way::All, || 7).await.unwrap(), 7);
+    }
+}
