@@ -12,7 +12,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::directory::Directory;
 use super::pace::Pace;
 use super::package::Shared;
-use crate::clock;
 use crate::deadline::Deadline;
 use crate::engine::ticker::Ticker;
 use crate::failure::{OpenError, PredictError};
