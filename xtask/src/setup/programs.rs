@@ -8,8 +8,9 @@ use anyhow::Result;
 use super::apt;
 
 /// The program's places, and Debian's package with it.
-const WANTED: [(&[&str], &str); 5] = [
+const WANTED: [(&[&str], &str); 6] = [
     (&["/usr/sbin/mosquitto", "/usr/bin/mosquitto", "/usr/local/sbin/mosquitto"], "mosquitto"),
+    (&["/usr/bin/mosquitto_pub", "/usr/local/bin/mosquitto_pub"], "mosquitto-clients"),
     (&["/usr/bin/openssl", "/usr/local/bin/openssl"], "openssl"),
     (&["/usr/bin/skopeo", "/usr/local/bin/skopeo"], "skopeo"),
     (&["/usr/bin/systemd-analyze", "/bin/systemd-analyze"], "systemd"),
