@@ -21,7 +21,7 @@ const SMALL: usize = 1 << 10;
 /// glibc's own alignment: blocks of more are not kept.
 const ALIGNED: usize = 16;
 
-/// Blocks of each size that a thread keeps: 62 KiB of the smallest and 248 KiB in all at most.
+/// Blocks of each size that a thread keeps: 8 KiB of the smallest and 248 KiB in all at most.
 const KEPT: usize = 4;
 
 /// The system's allocator, with blocks kept for each thread.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use selvedge_package::manifest::Isolation;
+use selvedge_package::manifest::{Isolation, Model};
 use selvedge_package::tensor::TensorSpec;
 use selvedge_package::{Digest, FilePath, Manifest, PackageName};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -33,6 +33,8 @@ pub struct Loaded {
     made: AtomicU64,
     sequences: Option<Sequences>,
     pace: Pace,
+    /// Whether all it waits for is its thread: no file, no other thread, no other processor.
+    waits_for_nothing: bool,
 }
 
 impl Loaded {
@@ -46,6 +48,9 @@ impl Loaded {
         let module = &directory.bundle().manifest().module;
         let (concurrency, deadline) = (module.concurrency.max(1), module.deadline_ms);
         let sequences = module.sequences.as_ref().map(Sequences::new);
+        let plain = |model: &Model| model.intra_op_threads <= 1 && model.execution_providers.is_empty();
+        let models_wait = !directory.bundle().manifest().models.iter().all(plain);
+        let waits_for_nothing = shared.wasi_files.is_none() && !models_wait;
         let component = module.component.as_ref().map_or("direct.wasm".to_owned(), FilePath::to_string);
         let loaded = Arc::new(Self {
             directory,
@@ -57,6 +62,7 @@ impl Loaded {
             made: AtomicU64::new(0),
             sequences,
             pace: Pace::default(),
+            waits_for_nothing,
         });
         let busy = loaded.ticker.enter();
         let deadline = Duration::from_millis(deadline.into());
@@ -104,9 +110,9 @@ impl Loaded {
     }
 
     /// Whether its requests took so little time lately that another thread is not worth its while. Never for a
-    /// module that may read files: it does so on the thread that it has.
+    /// module that may read files, which it does on the thread that it has, nor for a model that has others compute.
     pub fn is_quick(&self) -> bool {
-        self.pace.is_quick() && !self.pace.fails() && self.shared.wasi_files.is_none()
+        self.pace.is_quick() && !self.pace.fails() && self.waits_for_nothing
     }
 
     /// To whom its requests give way: to all others while most of them fail.
@@ -166,9 +172,11 @@ impl Loaded {
         let run = self.pace.run();
         let answer = self.one(turn, inputs, deadline).await;
         let answer = answer.and_then(|outputs| declared(outputs, &self.manifest().outputs));
-        // Who gave it little time has no word in this.
-        let cut = deadline.answer < deadline.end && matches!(answer, Err(PredictError::Deadline(_)));
-        self.pace.ran(run, answer.as_ref().err().filter(|_| !cut));
+        // Who gave it little time has no word in this; as `serve::answer` blames it.
+        let little = deadline.allowed() < deadline.whole / 2;
+        if !(little && matches!(answer, Err(PredictError::Deadline(_)))) {
+            self.pace.ran(run, answer.as_ref().err());
+        }
         answer.map_err(|error| in_all(error, allowed))
     }
 

@@ -56,7 +56,7 @@ pub fn context(shared: &Shared, lines: &Arc<Mutex<Lines>>) -> wasmtime::Result<W
     let granted = |capability| shared.capabilities.contains(&capability);
     let mut builder = WasiCtx::builder();
     builder
-        // Where it computes, and not on yet another thread for each call: see `Loaded::is_quick`.
+        // Where it computes, and not on yet another thread for each call, but for its streams: see `Loaded::is_quick`.
         .allow_blocking_current_thread(true)
         .stdout(Stream(lines.clone()))
         .stderr(Stream(lines.clone()))

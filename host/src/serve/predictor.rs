@@ -96,7 +96,11 @@ pub async fn ask(
     let deadline = deadline.into();
     // The time that there was from here on, and not what was left where it ran.
     let late = || PredictError::Deadline(deadline.allowed());
-    let (quick, way) = (package.is_quick(), package.way());
+    let (way, quick) = (package.way(), package.is_quick());
+    if way == Way::All && !quick {
+        // No request is late for it: it may be the one that the package answers.
+        tokio::time::sleep(PAUSE.min(deadline.allowed() / 10)).await;
+    }
     let (mut prediction, mut held) = (package.predict(inputs, deadline), held);
     if quick {
         match here::ask(prediction, held, deadline.from).await {
@@ -104,10 +108,6 @@ pub async fn ask(
             Ok(answer) => return answer,
             Err(rest) => (prediction, held) = rest,
         }
-    }
-    if way == Way::All {
-        // No request is late for it: it may be the one that the package answers.
-        tokio::time::sleep(PAUSE.min(deadline.allowed() / 10)).await;
     }
     let asked = here::aside(prediction, held, way);
     let patience =

@@ -1,22 +1,21 @@
-//! Who computes on the threads that serve, and the thread that is kept in reserve for the moment when all of
-//! them compute.
+//! Who computes on the threads that serve, and that somebody serves meanwhile.
 //!
-//! A quick package is asked on a thread that serves. One that turns out to be slow blocks it, and should that
-//! happen to all of them at once nobody would serve any more. So there is one thread more than
-//! processors, and a task that does nothing but hold it. It looks every [`LOOK`]: where as many compute as may, and
-//! none of them has ended since the last look, it lets its thread go, which then serves until one has ended.
+//! A quick package is asked on a thread that serves. One that turns out to be slow blocks it. So there is one thread
+//! more than may compute. And since a thread of tokio that blocks wakes nobody else, though it may be the one that
+//! waited for sockets and timers for all of them, a thread beside them looks every [`LOOK`]: where some compute and
+//! none has ended since the last look, it wakes one that serves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Looks at which nobody computes before the reserve sleeps until somebody does.
+/// Looks at which nobody computes before the one who looks sleeps until somebody does.
 const IDLE_LOOKS: u32 = 100;
 
 /// Those that compute are counted below this, and those that have ended in whole multiples of it.
@@ -25,40 +24,44 @@ const ENDED: u64 = 1 << 16;
 /// Both counts.
 static COMPUTING: AtomicU64 = AtomicU64::new(0);
 
-/// How many may compute: none before there is a reserve.
+/// How many may compute: none where nobody looks.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the reserve waits to be woken, and its thread then.
-static ASLEEP: AtomicBool = AtomicBool::new(false);
-static THREAD: Mutex<Option<Thread>> = Mutex::new(None);
+/// Those who look and sleep, and how many they are.
+static SLEEPERS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
+static ASLEEP: AtomicUsize = AtomicUsize::new(0);
 
-/// Threads that serve: one for each processor, and at least two.
+/// Threads that may compute: one for each processor, and at least two.
 pub fn serving_threads() -> usize {
     thread::available_parallelism().map_or(2, usize::from).max(2)
 }
 
-/// The threads that serve, with one in reserve as long as the second part lives: drop it first. There is one of
-/// them in a process.
+/// The threads that serve, which may compute as long as the second part lives.
 pub fn threads() -> std::io::Result<(Runtime, Reserve)> {
-    let serving = serving_threads();
-    let executor = Builder::new_multi_thread().worker_threads(serving + 1).enable_all().build()?;
+    let most = serving_threads();
+    let executor = Builder::new_multi_thread().worker_threads(most + 1).enable_all().build()?;
     let ended = Arc::new(AtomicBool::new(false));
-    executor.spawn(hold(Arc::clone(&ended)));
-    MOST.store(serving, Ordering::SeqCst);
-    Ok((executor, Reserve { ended }))
+    let looking = thread::Builder::new().name("reserve".to_owned()).spawn({
+        let (executor, ended) = (executor.handle().clone(), Arc::clone(&ended));
+        move || look(&executor, &ended)
+    })?;
+    MOST.fetch_add(most, Ordering::SeqCst);
+    Ok((executor, Reserve { most, ended, looking: looking.thread().clone() }))
 }
 
 /// See [`threads`].
 #[derive(Debug)]
 pub struct Reserve {
+    most: usize,
     ended: Arc<AtomicBool>,
+    looking: Thread,
 }
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        MOST.store(0, Ordering::SeqCst);
+        MOST.fetch_sub(self.most, Ordering::SeqCst);
         self.ended.store(true, Ordering::SeqCst);
-        wake();
+        self.looking.unpark();
     }
 }
 
@@ -66,17 +69,17 @@ impl Drop for Reserve {
 #[derive(Debug)]
 pub struct Place(());
 
-/// A place, if there is one: where none is left those that compute are slow, and the reserve serves.
+/// A place, if there is one.
 pub fn place() -> Option<Place> {
-    // This and the load below are sequentially consistent with the ones in `sleep`: either this side sees the reserve
+    // This and the load below are sequentially consistent with the ones in `sleep`: either this side sees the other
     // asleep, or that one sees this place taken.
     let before = COMPUTING.fetch_add(1, Ordering::SeqCst);
     if computing(before) >= MOST.load(Ordering::Relaxed) {
         COMPUTING.fetch_sub(1, Ordering::SeqCst);
         return None;
     }
-    if ASLEEP.load(Ordering::SeqCst) {
-        wake();
+    if ASLEEP.load(Ordering::SeqCst) > 0 {
+        sleepers().iter().for_each(Thread::unpark);
     }
     Some(Place(()))
 }
@@ -91,51 +94,114 @@ fn computing(counts: u64) -> usize {
     usize::try_from(counts % ENDED).unwrap_or(usize::MAX)
 }
 
-fn wake() {
-    let thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    thread.as_ref().inspect(|thread| thread.unpark());
+fn sleepers() -> std::sync::MutexGuard<'static, Vec<Thread>> {
+    // Nothing panics while it holds the lock.
+    SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds its thread but while it is needed.
-async fn hold(ended: Arc<AtomicBool>) {
-    let mut seen = None;
-    while let Some(counts) = needed(seen, &ended) {
-        seen = Some(counts);
-        tokio::time::sleep(LOOK).await;
-    }
-}
-
-/// Blocks until all compute and none has ended for a while; gives the counts, or nothing where the reserve has
-/// ended. `seen` is what they were when this thread was last needed: while they are the same it is still.
-fn needed(seen: Option<u64>, ended: &AtomicBool) -> Option<u64> {
-    let stuck = |counts| computing(counts) >= MOST.load(Ordering::SeqCst).max(1);
-    let mut before = COMPUTING.load(Ordering::SeqCst);
-    if seen == Some(before) && stuck(before) {
-        return seen;
-    }
-    let mut idle = 0;
+/// Looks until it has ended.
+fn look(executor: &Handle, ended: &AtomicBool) {
+    let (mut before, mut idle) = (COMPUTING.load(Ordering::SeqCst), 0);
     while !ended.load(Ordering::SeqCst) {
-        thread::sleep(LOOK);
+        thread::park_timeout(LOOK);
         let now = COMPUTING.load(Ordering::SeqCst);
-        if now == before && stuck(now) {
-            return Some(now);
-        }
-        idle = if now == before { idle + 1 } else { 0 };
-        before = now;
-        if idle >= IDLE_LOOKS {
-            sleep(before, ended);
-            idle = 0;
+        if now != before {
+            (before, idle) = (now, 0);
+        } else if computing(now) > 0 {
+            // A task that comes from outside wakes a thread that has nothing to do; that one waits for sockets and
+            // timers from then on.
+            drop(executor.spawn(async {}));
+        } else {
+            idle += 1;
+            if idle >= IDLE_LOOKS {
+                sleep(now, ended);
+                idle = 0;
+            }
         }
     }
-    None
 }
 
 /// Sleeps until there is somebody else who computes than `counts` say.
 fn sleep(counts: u64, ended: &AtomicBool) {
-    *THREAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current());
-    ASLEEP.store(true, Ordering::SeqCst);
+    sleepers().push(thread::current());
+    ASLEEP.fetch_add(1, Ordering::SeqCst);
     while COMPUTING.load(Ordering::SeqCst) == counts && !ended.load(Ordering::SeqCst) {
         thread::park();
     }
-    ASLEEP.store(false, Ordering::SeqCst);
+    ASLEEP.fetch_sub(1, Ordering::SeqCst);
+    sleepers().retain(|thread| thread.id() != thread::current().id());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Longer than a test takes, by far.
+    const SLOW: Duration = Duration::from_secs(20);
+
+    /// Answers each byte with itself; `b` after it has blocked its thread.
+    async fn echo(mut stream: tokio::net::TcpStream) {
+        while let Ok(byte) = stream.read_u8().await {
+            if byte == b'b' {
+                let _place = place();
+                thread::sleep(SLOW);
+            }
+            if stream.write_u8(byte).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn ask(address: SocketAddr, byte: u8) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&[byte]).unwrap();
+        stream
+    }
+
+    /// So many connections block a thread each, on a server that was idle for so long: another one is answered.
+    fn others_are_answered(blocked: usize, idle: Duration) {
+        let (executor, reserve) = threads().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        executor.spawn(async move {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            tell.send(listener.local_addr().unwrap()).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(echo(stream));
+            }
+        });
+        let address = told.recv().unwrap();
+        thread::sleep(idle);
+        let _blocked: Vec<_> = (0..blocked)
+            .map(|_| {
+                thread::sleep(3 * LOOK);
+                ask(address, b'b')
+            })
+            .collect();
+        for _ in 0..3 {
+            thread::sleep(3 * LOOK);
+            let mut other = ask(address, b'x');
+            other.set_read_timeout(Some(SLOW / 2)).unwrap();
+            let mut answer = [0];
+            other.read_exact(&mut answer).expect("answered while others block");
+        }
+        drop(reserve);
+        executor.shutdown_background();
+    }
+
+    #[test]
+    fn one_that_blocks_an_idle_server_keeps_nobody_waiting() {
+        others_are_answered(1, Duration::ZERO);
+        others_are_answered(1, (IDLE_LOOKS + 20) * LOOK);
+    }
+
+    #[test]
+    fn as_many_as_may_compute_keep_nobody_waiting() {
+        others_are_answered(serving_threads(), Duration::ZERO);
+    }
 }

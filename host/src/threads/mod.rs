@@ -56,7 +56,7 @@ mod tests {
         let own = nice();
         for (way, named) in [Way::Some, Way::All].into_iter().zip(NAMES) {
             let (nicer, named_as) = compute(way, move || (nice(), name())).await.unwrap();
-            assert_eq!(nicer, (own + way.nice()).min(19));
+            assert_eq!(nicer, (own + way.nice()).clamp(0, 19));
             assert_eq!(named_as.as_deref(), Some(named));
         }
         assert_eq!(nice(), own);

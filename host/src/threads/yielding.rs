@@ -33,11 +33,17 @@ pub fn give(way: Way) {
     static SAID: Once = Once::new();
     // Counted from the process's first thread: a thread begins where the one stands that starts it. `None` is the
     // thread that asks, though the call speaks of processes.
-    let given = getpriority_process(Some(getpid()))
-        .and_then(|first| setpriority_process(None, (first + way.nice()).min(LAST)));
+    let given =
+        getpriority_process(Some(getpid())).and_then(|first| setpriority_process(None, given_by(first, way)));
     if let Err(error) = given {
         SAID.call_once(|| tracing::warn!(%error, "threads that compute do not give way to those that serve"));
     }
+}
+
+/// What a thread is to have in a process that was started with `first`: never less than 0, which the filter of system
+/// calls does not let through; that gives way even more.
+fn given_by(first: i32, way: Way) -> i32 {
+    (first + way.nice()).clamp(0, LAST)
 }
 
 /// The least weight that there is.
@@ -63,8 +69,8 @@ mod tests {
                 give(Way::All);
                 (some, nice(), scope.spawn(nice).join().unwrap())
             });
-            let all = (own + Way::All.nice()).min(LAST);
-            assert_eq!(other.join().unwrap(), ((own + Way::Some.nice()).min(LAST), all, all));
+            let all = given_by(own, Way::All);
+            assert_eq!(other.join().unwrap(), (given_by(own, Way::Some), all, all));
         });
         assert_eq!(nice(), own);
     }
