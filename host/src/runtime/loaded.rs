@@ -127,7 +127,7 @@ impl Loaded {
 
     /// Answers one request. Inputs are checked by the caller against the manifest; what the module
     /// gives back is checked here, and cut to the manifest's outputs, in their order. `deadline` is cut
-    /// to the manifest's, from now on. Must be called within tokio, with timers.
+    /// to the manifest's, from when it began to count. Must be called within tokio, with timers.
     ///
     /// Computes on the caller's thread: a guest yields on every tick, and a model that was not quick
     /// so far runs on a thread that may block.

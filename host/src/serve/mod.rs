@@ -1,8 +1,10 @@
 //! Serving: packages under their names, and the Open Inference Protocol over HTTP in front of them.
 //!
 //! `table` routes names and versions to packages and swaps them, `served` counts and bounds what one
-//! package is asked, `routes` and `infer` are the protocol's paths, `answer` is what all ways to ask
-//! share, `listen`, `preface`, `connection`, `http2`, `streams`, `seats` and `stream` the sockets. A request is refused here before it costs anything: by size, by count, by time.
+//! package is asked, `front`, `routes` and `infer` are the protocol's paths, `answer` is what all ways to ask
+//! share, `predictor` asks a package: `here` on a thread that serves, which `reserve` bounds, or on one that computes.
+//! `listen`, `preface`, `connection`, `http2`, `streams`, `progress`, `seats` and `stream` are the sockets. A request is
+//! refused here before it costs anything: by size, by count, by time.
 
 pub mod answer;
 pub mod batch;
