@@ -135,6 +135,12 @@ mod tests {
         assert_eq!(bits("12345678901234567890"), None);
         assert_eq!(bits("0.00000000000000000001"), None);
         assert_eq!(bits("9007199254740992"), None);
+        assert_eq!(short(b"0.913725495338439941").unwrap().0.narrow(), Some(0.913_725_5));
+        assert_eq!(
+            short(b"1.000000059604644775").unwrap().0.narrow(),
+            None,
+            "about halfway between two of FP32"
+        );
         assert_eq!(bits("0,"), Some((0, 1)));
         assert_eq!(bits("-0.0]"), Some(((-0.0_f64).to_bits(), 4)));
         assert_eq!(bits("9007199254740991 "), Some((9007199254740991.0_f64.to_bits(), 16)));

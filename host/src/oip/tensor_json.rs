@@ -58,8 +58,8 @@ struct Fields {
     parameters: Option<Parameters>,
     file: Option<String>,
     data: Option<Tensor>,
-    /// Where data stands that could not be read yet, and where it ends.
-    later: Option<(usize, usize)>,
+    /// Where data stands that could not be read yet.
+    later: Option<usize>,
 }
 
 /// Reads one tensor, the `index`-th of its list of `what`.
@@ -102,9 +102,8 @@ impl Fields {
                     self.data = Some(self.elements(lexer, limits)?);
                 } else {
                     lexer.peek();
-                    let at = lexer.at();
+                    self.later = Some(lexer.at());
                     lexer.put_off()?;
-                    self.later = Some((at, lexer.at()));
                 }
                 Ok(())
             }
@@ -136,14 +135,11 @@ impl Fields {
         if self.name.is_none() {
             return Err(Refusal::Missing("name"));
         }
-        if let Some((at, end)) = self.later {
-            let here = lexer.at();
+        if let Some(at) = self.later {
+            let end = lexer.at();
             lexer.go_to(at);
             self.data = Some(self.elements(lexer, limits)?);
-            if lexer.at() != end {
-                return Err(lexer.error("`data` ends before its array does").into());
-            }
-            lexer.go_to(here);
+            lexer.go_to(end);
         }
         let content = match (self.data.take(), self.file.take(), binary) {
             (Some(data), None, None | Some(0)) => Content::Data(data),
