@@ -14,6 +14,8 @@
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub mod blocks;
 
+use crate::serve::{reserve, shares};
+
 /// Blocks from this size on come from the system one by one, and go back when they are freed.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OF_ITS_OWN: libc::c_int = 1 << 20;
@@ -26,10 +28,9 @@ const KEPT: libc::c_int = 4 << 20;
 const MOST_ARENAS: usize = 64;
 
 /// One for each thread that has much to do: the first, the one that keeps deadlines, those that serve, and as many
-/// as requests have seats (`serve::shares`).
+/// as requests have seats.
 fn arenas() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    (2 + processors.max(2) * 3).min(MOST_ARENAS)
+    (2 + reserve::serving_threads() + shares::usual_seats()).min(MOST_ARENAS)
 }
 
 /// Sets the allocator up, for good.

@@ -156,6 +156,12 @@ mod tests {
         Layout::from_size_align(size, 8).unwrap()
     }
 
+    /// Blocks of this size that this thread keeps.
+    fn kept(bytes: usize) -> usize {
+        // SAFETY: only this thread gets at what is its own.
+        OWN.with(|own| unsafe { (*own.counts.get())[size(layout(bytes)).unwrap()] })
+    }
+
     #[test]
     fn a_block_is_as_large_as_was_asked_for_and_keeps_its_bytes() {
         let sizes =
@@ -192,11 +198,13 @@ mod tests {
         assert_eq!(apart.len(), first.len());
         // SAFETY: as above.
         first.iter().for_each(|&block| unsafe { Blocks.dealloc(block, layout(6000)) });
+        assert_eq!(kept(6000), KEPT);
         let second = some();
         let mut apart = second.clone();
         apart.sort();
         apart.dedup();
         assert_eq!(apart.len(), second.len(), "each was given once");
+        assert_eq!(kept(6000), 0);
         assert_eq!(second[..KEPT].iter().filter(|block| first.contains(block)).count(), KEPT);
         // A thread that has nothing kept frees what another one allocated.
         let second: Vec<usize> = second.into_iter().map(|block| block as usize).collect();

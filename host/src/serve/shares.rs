@@ -42,9 +42,14 @@ struct Package {
 
 impl Default for Shares {
     fn default() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self::new((cores * SEATS_PER_CORE).max(FEWEST_SEATS))
+        Self::new(usual_seats())
     }
+}
+
+/// The seats of a process on this machine.
+pub fn usual_seats() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores * SEATS_PER_CORE).max(FEWEST_SEATS)
 }
 
 /// The seats of this process.
