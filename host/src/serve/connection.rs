@@ -343,6 +343,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_that_sends_no_head_is_closed_before_and_after_an_answer() {
+        let fixture =
+            fixture(Limits { connections: 4, head: Duration::from_millis(100), answer: LONG }).await;
+        for sent in
+            ["", "GET / HT", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /"]
+        {
+            let mut stream = TcpStream::connect(fixture.address).await.unwrap();
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            let ended = tokio::time::timeout(LONG, stream.read_to_string(&mut answer)).await;
+            ended.expect("closed").unwrap();
+            assert_eq!(answer.ends_with("small"), sent.contains("Host"), "{sent:?}: {answer}");
+        }
+    }
+
+    #[tokio::test]
     async fn one_more_gets_the_place_of_one_that_does_not_read() {
         let fixture = fixture(Limits { connections: 1, head: LONG, answer: LONG * 10 }).await;
         let _slow = ask(fixture.address, "/large").await;

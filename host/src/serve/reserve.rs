@@ -24,8 +24,9 @@ const ENDED: u64 = 1 << 16;
 /// Both counts.
 static COMPUTING: AtomicU64 = AtomicU64::new(0);
 
-/// How many may compute: none where nobody looks.
+/// How many may compute, and how many look: none may where nobody does.
 static MOST: AtomicUsize = AtomicUsize::new(0);
+static LOOKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Those who look and sleep, and how many they are.
 static SLEEPERS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
@@ -45,21 +46,23 @@ pub fn threads() -> std::io::Result<(Runtime, Reserve)> {
         let (executor, ended) = (executor.handle().clone(), Arc::clone(&ended));
         move || look(&executor, &ended)
     })?;
-    MOST.fetch_add(most, Ordering::SeqCst);
-    Ok((executor, Reserve { most, ended, looking: looking.thread().clone() }))
+    LOOKING.fetch_add(1, Ordering::SeqCst);
+    MOST.store(most, Ordering::SeqCst);
+    Ok((executor, Reserve { ended, looking: looking.thread().clone() }))
 }
 
 /// See [`threads`].
 #[derive(Debug)]
 pub struct Reserve {
-    most: usize,
     ended: Arc<AtomicBool>,
     looking: Thread,
 }
 
 impl Drop for Reserve {
     fn drop(&mut self) {
-        MOST.fetch_sub(self.most, Ordering::SeqCst);
+        if LOOKING.fetch_sub(1, Ordering::SeqCst) == 1 {
+            MOST.store(0, Ordering::SeqCst);
+        }
         self.ended.store(true, Ordering::SeqCst);
         self.looking.unpark();
     }
@@ -145,12 +148,17 @@ mod tests {
     /// Longer than a test takes, by far.
     const SLOW: Duration = Duration::from_secs(20);
 
-    /// Answers each byte with itself; `b` after it has blocked its thread.
-    async fn echo(mut stream: tokio::net::TcpStream) {
+    /// Answers each byte with itself; `b` after it has blocked its thread, until the test is over.
+    async fn echo(mut stream: tokio::net::TcpStream, over: Arc<AtomicBool>) {
         while let Ok(byte) = stream.read_u8().await {
             if byte == b'b' {
                 let _place = place();
-                thread::sleep(SLOW);
+                for _ in 0..SLOW.as_millis() / LOOK.as_millis() {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    thread::sleep(LOOK);
+                }
             }
             if stream.write_u8(byte).await.is_err() {
                 return;
@@ -168,11 +176,13 @@ mod tests {
     fn others_are_answered(blocked: usize, idle: Duration) {
         let (executor, reserve) = threads().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let told_over = Arc::clone(&over);
         executor.spawn(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(echo(stream));
+                tokio::spawn(echo(stream, Arc::clone(&told_over)));
             }
         });
         let address = told.recv().unwrap();
@@ -190,8 +200,9 @@ mod tests {
             let mut answer = [0];
             other.read_exact(&mut answer).expect("answered while others block");
         }
+        over.store(true, Ordering::Relaxed);
         drop(reserve);
-        executor.shutdown_background();
+        executor.shutdown_timeout(SLOW);
     }
 
     #[test]
