@@ -30,9 +30,11 @@ pub fn write(answer: &InferAnswer, asked: Asked) -> Result<Vec<Bytes>, TooLong> 
     let typed =
         asked == Asked::Typed && outputs().all(|output| contents::field(output.tensor.datatype()).is_some());
     let mut open = Message::default();
-    open.bytes(1, &answer.model_name).bytes(2, &answer.model_version);
+    open.bytes(1, &answer.by.name).bytes(2, &answer.by.version);
     open.bytes(3, answer.id.as_deref().unwrap_or_default());
-    parameters::write(&answer.parameters, 4, &mut open);
+    for parameters in [&answer.by.provenance, &answer.parameters] {
+        parameters::write(parameters, 4, &mut open);
+    }
     for output in outputs() {
         let tensor = &output.tensor;
         open.message(5, |message| {
@@ -74,9 +76,11 @@ fn close(open: &mut Message, pieces: &mut Vec<Bytes>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::grpc::wire::{Fields, Value};
-    use crate::oip::answer::AnsweredOutput;
+    use crate::oip::answer::{AnsweredOutput, Answerer};
     use crate::oip::request::{Form, Parameter};
     use crate::tensor::{NamedTensor, Strings, Tensor};
     use selvedge_package::tensor::Datatype;
@@ -87,8 +91,7 @@ mod tests {
             form: Form::Binary,
         });
         InferAnswer {
-            model_name: "m".to_owned(),
-            model_version: "1.0.0".to_owned(),
+            by: Arc::new(Answerer::new("m".to_owned(), "1.0.0".to_owned(), Default::default())),
             id: Some("7".to_owned()),
             parameters: [("a".to_owned(), Parameter::Integer(0))].into(),
             outputs: outputs.collect(),

@@ -1,5 +1,6 @@
 //! `ModelInfer`, and what a stream does with each of its messages.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
@@ -69,7 +70,7 @@ pub async fn one(
     let head = Head::of(&message)?;
     let model = serving.find(head.model, head.version)?;
     let span = trace::span(asking.headers, &model);
-    answer::counted(&model, span, async || ask(serving, &model, asking, &message, reserved).await).await
+    answer::counted(&model, span, pin!(ask(serving, &model, asking, &message, reserved))).await
 }
 
 async fn ask(

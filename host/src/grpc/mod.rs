@@ -140,7 +140,7 @@ async fn about(
             let model = model()?;
             let manifest = model.manifest();
             let versions = serving.table.versions(manifest.name.as_str());
-            told(tables::MODEL, &ModelMetadata::new(manifest, versions, &model.provenance))
+            told(tables::MODEL, &ModelMetadata::new(manifest, versions, &model.answerer.provenance))
         }
         "ModelStatistics" => {
             let memory = memory::own();

@@ -59,15 +59,16 @@ impl Written {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::oip::answer::AnsweredOutput;
+    use crate::oip::answer::{AnsweredOutput, Answerer};
     use crate::tensor::{Buffer, NamedTensor, Strings, Tensor};
     use selvedge_package::tensor::Datatype;
 
     fn answer(outputs: Vec<(&str, Tensor, Form)>) -> InferAnswer {
         InferAnswer {
-            model_name: "m".to_owned(),
-            model_version: "1.0.0".to_owned(),
+            by: Arc::new(Answerer::new("m".to_owned(), "1.0.0".to_owned(), Default::default())),
             id: None,
             parameters: Default::default(),
             outputs: outputs

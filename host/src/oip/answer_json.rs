@@ -5,30 +5,41 @@
 //! servers write and its clients read (and no JSON). BYTES are strings, or base64 where that was
 //! asked or an element is not UTF-8; then the output says so in its `parameters`.
 
-use super::answer::{AnsweredOutput, InferAnswer};
+use super::answer::{AnsweredOutput, Answerer, InferAnswer};
 use super::binary;
 use super::elements::{self, Encoding, encoding_of};
-use super::request::Form;
+use super::request::{Form, Parameters};
+
+impl Answerer {
+    /// A package of this name and version.
+    pub fn new(name: String, version: String, provenance: Parameters) -> Self {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        before.extend_from_slice(b"{\"model_name\":");
+        json(&name, &mut before);
+        before.extend_from_slice(b",\"model_version\":");
+        json(&version, &mut before);
+        if !provenance.is_empty() {
+            after.extend_from_slice(b",\"parameters\":");
+            json(&provenance, &mut after);
+        }
+        after.extend_from_slice(b",\"outputs\":[");
+        Self { name, version, provenance, json: [before, after] }
+    }
+}
 
 /// Writes an answer; of its binary outputs how many bytes they take.
 pub fn write(answer: &InferAnswer) -> Vec<u8> {
     let in_json = |output: &&AnsweredOutput| output.form != Form::Binary;
     let bytes: usize =
         answer.outputs.iter().filter(in_json).map(|output| output.tensor.tensor.byte_length()).sum();
-    let mut text = Vec::with_capacity(512 + bytes.saturating_mul(3));
-    text.extend_from_slice(b"{\"model_name\":");
-    json(&answer.model_name, &mut text);
-    text.extend_from_slice(b",\"model_version\":");
-    json(&answer.model_version, &mut text);
+    let [before, after] = &answer.by.json;
+    let mut text = Vec::with_capacity(256 + before.len() + after.len() + bytes.saturating_mul(3));
+    text.extend_from_slice(before);
     if let Some(id) = &answer.id {
         text.extend_from_slice(b",\"id\":");
         json(id, &mut text);
     }
-    if !answer.parameters.is_empty() {
-        text.extend_from_slice(b",\"parameters\":");
-        json(&answer.parameters, &mut text);
-    }
-    text.extend_from_slice(b",\"outputs\":[");
+    text.extend_from_slice(after);
     for (index, output) in answer.outputs.iter().enumerate() {
         if index > 0 {
             text.push(b',');
@@ -71,6 +82,8 @@ fn json<T: serde::Serialize + ?Sized>(value: &T, text: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::oip::request::Parameter;
     use crate::tensor::{NamedTensor, Strings, Tensor};
@@ -81,10 +94,13 @@ mod tests {
         let scalar = Tensor::fixed(Datatype::Fp32, [], 0.5_f32.to_le_bytes().to_vec()).unwrap();
         let bytes = Tensor::bytes([2], Strings::from_iter([&b"a"[..], &[0xff]])).unwrap();
         let answer = InferAnswer {
-            model_name: "m".to_owned(),
-            model_version: "1.0.0".to_owned(),
+            by: Arc::new(Answerer::new(
+                "m".to_owned(),
+                "1.0.0".to_owned(),
+                [("selvedge_package".to_owned(), Parameter::Text("sha256:0".to_owned()))].into(),
+            )),
             id: Some("\"7\"".to_owned()),
-            parameters: [("selvedge_package".to_owned(), Parameter::Text("sha256:0".to_owned()))].into(),
+            parameters: Parameters::new(),
             outputs: vec![
                 AnsweredOutput { tensor: NamedTensor::new("y", scalar), form: Form::default() },
                 AnsweredOutput { tensor: NamedTensor::new("z", bytes), form: Form::default() },

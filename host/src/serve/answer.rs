@@ -1,6 +1,7 @@
 //! A request's way to its answer, whatever it was written in and however the answer will be: it is let in,
 //! checked against the manifest, waits for its turn, and what became of it is counted.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::failure::PredictError;
 use crate::oip::answer::{AnsweredOutput, InferAnswer};
 use crate::oip::check;
 use crate::oip::refusal::Refusal;
-use crate::oip::request::{Form, InferRequest, Parameter, RequestedOutput};
+use crate::oip::request::{Form, InferRequest, Parameter, Parameters, RequestedOutput};
 use crate::sandbox::output::one_line;
 use crate::sequence::{Part, Turn};
 use crate::tensor::NamedTensor;
@@ -31,14 +32,13 @@ use crate::tensor::NamedTensor;
 pub async fn counted<T>(
     model: &Held,
     span: Option<Span>,
-    asking: impl AsyncFnOnce() -> Result<(T, Times), Failure>,
+    // Where it is, since it is large; what is rare on its way has a box of its own.
+    asking: Pin<&mut impl Future<Output = Result<(T, Times), Failure>>>,
 ) -> Result<T, Failure> {
     let attempt = model.counts.begin();
     let result = match span {
-        // What is rare here and below has a box of its own: the future of every request is as large as
-        // the largest of all it may come to, and is moved.
-        Some(span) => Box::pin(asking().instrument(span)).await,
-        None => asking().await,
+        Some(span) => asking.instrument(span).await,
+        None => asking.await,
     };
     attempt.end(&result);
     result.map(|(answer, _)| answer)
@@ -90,17 +90,16 @@ pub async fn answer(
         Err(failure) if failure.is_the_packages() => {
             // It may have words of the module in it.
             let failure = one_line(&failure.to_string()).into_owned();
-            tracing::warn!(package = %manifest.name, version = %model.version, failure, "no answer");
+            tracing::warn!(package = %manifest.name, version = %model.version(), failure, "no answer");
             model.failed();
         }
         Err(_) => {}
         Ok(_) => model.answered(times.infer),
     }
     Ok(InferAnswer {
-        model_name: manifest.name.to_string(),
-        model_version: model.version.clone(),
+        by: Arc::clone(&model.answerer),
         id: request.id,
-        parameters: model.provenance.clone(),
+        parameters: Parameters::new(),
         outputs: outputs?,
     })
 }

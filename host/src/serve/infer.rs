@@ -2,6 +2,7 @@
 //! input. Both are one way, on which the body is told apart in one place; from where the request is read on,
 //! `answer` has it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ async fn watched(
     raw: Form,
 ) -> Result<Response, Failure> {
     let span = trace::span(request.headers(), model);
-    answer::counted(model, span, async || ask(serving, model, request, wire, raw).await).await
+    answer::counted(model, span, pin!(ask(serving, model, request, wire, raw))).await
 }
 
 /// Asks with a body of any kind. `raw` is how the outputs come where the request has no way to say it.

@@ -36,7 +36,7 @@ pub async fn metrics(State(serving): State<Arc<Serving>>) -> Response {
     let memory = memory::own();
     let mut models = Models::new();
     for served in serving.table.all() {
-        let key = (served.manifest().name.to_string(), served.version.clone());
+        let key = (served.manifest().name.to_string(), served.version().to_owned());
         let numbers = models.entry(key).or_default();
         numbers.counts.add(&served.counts.snapshot());
         numbers.pending += served.gate.waiting();

@@ -132,7 +132,7 @@ async fn ready(State(serving): State<Arc<Serving>>) -> Response {
 async fn metadata(State(serving): State<Arc<Serving>>, model: Held) -> Response {
     let manifest = model.manifest();
     let versions = serving.table.versions(manifest.name.as_str());
-    failure::json(StatusCode::OK, &ModelMetadata::new(manifest, versions, &model.provenance))
+    failure::json(StatusCode::OK, &ModelMetadata::new(manifest, versions, &model.answerer.provenance))
 }
 
 async fn model_ready(model: Held) -> Response {

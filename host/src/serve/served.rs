@@ -15,8 +15,9 @@ use super::gate::Gate;
 use super::latency::Latency;
 use super::predictor::Predictor;
 use super::shares;
+use crate::oip::answer::Answerer;
 use crate::oip::metadata::provenance;
-use crate::oip::request::{Limits, Parameters};
+use crate::oip::request::Limits;
 use crate::sequence::{Id, Part, Sequences};
 
 /// Text that one element of a JSON body may take, brackets and white space included.
@@ -36,9 +37,7 @@ pub struct Served {
     /// Puts them together, where the manifest says so.
     pub batcher: Option<Batcher>,
     /// Goes into every answer.
-    pub provenance: Parameters,
-    /// Its version as clients write it.
-    pub version: String,
+    pub answerer: Arc<Answerer>,
     /// Longest JSON body in bytes.
     pub json_limit: usize,
     /// What its requests may hold.
@@ -72,8 +71,11 @@ impl Served {
         Arc::new(Self {
             gate: Gate::new(module, shares::own()),
             batcher: module.batching.map(|batching| Batcher::new(batching, limits.tensor_bytes)),
-            provenance: provenance(predictor.digest(), manifest.release, models),
-            version: manifest.version.to_string(),
+            answerer: Arc::new(Answerer::new(
+                manifest.name.to_string(),
+                manifest.version.to_string(),
+                provenance(predictor.digest(), manifest.release, models),
+            )),
             json_limit: json_limit(manifest),
             limits,
             counts: Counts::default(),
@@ -95,6 +97,11 @@ impl Served {
         self.predictor.manifest()
     }
 
+    /// Its version as clients write it.
+    pub fn version(&self) -> &str {
+        &self.answerer.version
+    }
+
     /// Name and digest.
     pub fn reference(&self) -> PackageRef {
         PackageRef { name: self.manifest().name.clone(), digest: self.predictor.digest() }
@@ -107,7 +114,7 @@ impl Served {
 
     /// Whether a client that writes `version` means this one: the version, or the release number.
     pub fn is_version(&self, version: &str) -> bool {
-        self.version == version || self.manifest().release.to_string() == version
+        self.version() == version || self.manifest().release.to_string() == version
     }
 
     /// Counts a request that was answered well, and in what time.
@@ -125,7 +132,7 @@ impl Served {
     pub fn status(&self, state: PackageState, memory: u64) -> PackageStatus {
         PackageStatus {
             package: self.reference(),
-            version: self.version.clone(),
+            version: self.version().to_owned(),
             release: self.manifest().release,
             state,
             requests: self.answered.load(Ordering::Relaxed),

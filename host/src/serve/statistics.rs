@@ -89,7 +89,7 @@ impl ModelStatistics {
     pub fn of(model: &Served, memory: u64) -> Self {
         Self::new(
             model.manifest().name.as_str(),
-            &model.version,
+            model.version(),
             &model.counts.snapshot(),
             model.memory(memory),
         )

@@ -290,7 +290,10 @@ fn is(entry: &Entry, digest: Digest) -> bool {
 
 fn versions(entries: &[Entry]) -> Vec<String> {
     let of = |state| {
-        entries.iter().filter(move |entry| entry.state == state).map(|entry| entry.served.version.clone())
+        entries
+            .iter()
+            .filter(move |entry| entry.state == state)
+            .map(|entry| entry.served.version().to_owned())
     };
     of(PackageState::Serving).chain(of(PackageState::Draining)).collect()
 }

@@ -28,7 +28,7 @@ pub fn span(headers: &HeaderMap, model: &Served) -> Option<Span> {
     let parent = parse(value.to_str().ok()?)?;
     let package = model.manifest().name.as_str();
     Some(
-        tracing::info_span!("request", package, version = %model.version, trace = parent.trace, parent = parent.span),
+        tracing::info_span!("request", package, version = %model.version(), trace = parent.trace, parent = parent.span),
     )
 }
 

@@ -1,13 +1,15 @@
 //! What came, given back as outputs: an answer reads back the same in every form that it is written in.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use selvedge_host::grpc::answer::{self as grpc, Asked};
 use selvedge_host::grpc::request::Parts;
 use selvedge_host::grpc::wire::{Fields, Message, Value};
-use selvedge_host::oip::answer::{AnsweredOutput, InferAnswer};
+use selvedge_host::oip::answer::{AnsweredOutput, Answerer, InferAnswer};
 use selvedge_host::oip::binary::Following;
 use selvedge_host::oip::elements::Encoding;
-use selvedge_host::oip::request::{Form, InferRequest};
+use selvedge_host::oip::request::{Form, InferRequest, Parameters};
 use selvedge_host::oip::{answer_body, request_json};
 
 use crate::tensors::{check_same_inputs, is_finite};
@@ -18,10 +20,9 @@ const FORMS: [Form; 3] = [Form::Json(Encoding::Text), Form::Binary, Form::Json(E
 fn echo(request: &InferRequest, first: usize) -> InferAnswer {
     let outputs = request.inputs.iter().enumerate();
     InferAnswer {
-        model_name: "m".to_owned(),
-        model_version: "1.0.0".to_owned(),
+        by: Arc::new(Answerer::new("m".to_owned(), "1.0.0".to_owned(), request.parameters.clone())),
         id: request.id.clone(),
-        parameters: request.parameters.clone(),
+        parameters: Parameters::new(),
         outputs: outputs
             .map(|(index, input)| AnsweredOutput {
                 tensor: input.clone(),
