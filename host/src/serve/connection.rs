@@ -1,7 +1,7 @@
 //! Connections: a bounded number of them, told apart by what they speak, HTTP/1.1 here, and an end that waits for answers on their way.
 
 use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use axum::body::HttpBody;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -155,6 +156,16 @@ async fn connection<S>(
     }
 }
 
+/// Why a connection ends before its client ends it.
+enum End {
+    /// The server stops, and answers what it has begun.
+    Stops,
+    /// Another one needs its place.
+    Leaves,
+    /// The client lets the server wait for a head.
+    Stalled,
+}
+
 async fn http1<S>(stream: S, seat: Seat, front: Front, limits: Limits, mut stop: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -186,30 +197,36 @@ where
         .max_header_size(MOST_HEAD)
         .max_buf_size(MOST_BUFFERED)
         .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, progress.clone())), service);
-    let mut stalled = pin!(progress.stalled(limits.head));
-    let (mut stopping, mut ended) = (false, None);
-    while ended.is_none() {
+    // Each is looked at when it has something to say, and not with every byte that comes.
+    let mut ends = FuturesUnordered::from_iter([
         // The guard of the watched value must not live over an await.
-        let stopped = async { drop(stop.wait_for(|stop| *stop).await) };
+        async { drop(stop.wait_for(|stop| *stop).await) }.map(|()| End::Stops).boxed(),
+        seat.asked_to_leave().map(|()| End::Leaves).boxed(),
+        progress.stalled(limits.head).map(|()| End::Stalled).boxed(),
+    ]);
+    loop {
         tokio::select! {
-            result = &mut serving => ended = Some(result),
-            () = stopped, if !stopping => {
-                Pin::new(&mut serving).graceful_shutdown();
-                stopping = true;
+            biased;
+            result = &mut serving => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+                break;
             }
-            () = seat.asked_to_leave() => {
-                tracing::debug!("a connection was closed for another one");
-                return;
-            }
-            () = &mut stalled => {
-                tracing::debug!("a connection was closed: no head of a request came in time");
-                return;
+            Some(end) = ends.next() => match end {
+                End::Stops => Pin::new(&mut serving).graceful_shutdown(),
+                End::Leaves => {
+                    tracing::debug!("a connection was closed for another one");
+                    return;
+                }
+                End::Stalled => {
+                    tracing::debug!("a connection was closed: no head of a request came in time");
+                    return;
+                }
             }
         }
     }
-    if let Some(Err(error)) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
+    drop(ends);
     let stream = serving.into_parts().io.into_inner();
     if stream.refused() {
         // With bytes unread the system would tell the client of a reset, and not of the refusal.
