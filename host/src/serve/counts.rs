@@ -1,13 +1,17 @@
 //! What became of the requests to a package, and where their time went.
+//!
+//! Each thread counts for itself: a line of memory that two processors write takes longer to get than the rest of a
+//! small request's counting.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 
 use super::failure::Failure;
+use super::reserve;
 use crate::clock;
 
 /// Bounds of the latency histogram, in microseconds.
@@ -87,9 +91,17 @@ pub struct Ran {
 /// Most sizes of runs that are told apart; what is larger than most is counted with the largest.
 const MOST_SIZES: u64 = 1024;
 
+/// Most threads that count for themselves.
+const MOST_PARTS: usize = 16;
+
 /// Counters of one package.
+#[derive(Debug)]
+pub struct Counts(Box<[Part]>);
+
+/// Those of one thread, or of several where there are more than serve. On lines of memory of their own.
 #[derive(Debug, Default)]
-pub struct Counts {
+#[repr(align(128))]
+struct Part {
     success: AtomicU64,
     failures: [AtomicU64; 4],
     /// Nanoseconds of those that failed.
@@ -183,6 +195,12 @@ impl Snapshot {
     }
 }
 
+impl Default for Counts {
+    fn default() -> Self {
+        Self((0..reserve::serving_threads().clamp(1, MOST_PARTS)).map(|_| Part::default()).collect())
+    }
+}
+
 impl Counts {
     /// A request begins; it was canceled unless it is ended.
     pub fn begin(&self) -> Attempt<'_> {
@@ -192,7 +210,7 @@ impl Counts {
     /// A run gave an answer.
     pub fn ran(&self, ran: Ran) {
         // Nothing panics while it holds the lock, here and below.
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.own().runs.lock().unwrap_or_else(PoisonError::into_inner);
         let size = runs.entry(ran.rows.clamp(1, MOST_SIZES)).or_default();
         size.count += 1;
         for (sum, part) in size.times.iter_mut().zip([ran.input, ran.infer, ran.output]) {
@@ -202,6 +220,30 @@ impl Counts {
 
     /// What they say now.
     pub fn snapshot(&self) -> Snapshot {
+        self.0.iter().fold(Snapshot::default(), |mut sum, part| {
+            sum.add(&part.snapshot());
+            sum
+        })
+    }
+
+    /// This thread's.
+    fn own(&self) -> &Part {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static OWN: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.0[OWN.with(|own| own % self.0.len())]
+    }
+
+    fn failed(&self, reason: Reason, took: Duration) {
+        let part = self.own();
+        part.failures[reason as usize].fetch_add(1, Ordering::Relaxed);
+        part.failing.fetch_add(nanos(took), Ordering::Relaxed);
+    }
+}
+
+impl Part {
+    fn snapshot(&self) -> Snapshot {
         fn each<const N: usize>(counts: &[AtomicU64; N]) -> [u64; N] {
             std::array::from_fn(|at| counts[at].load(Ordering::Relaxed))
         }
@@ -217,11 +259,6 @@ impl Counts {
             runs: self.runs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
-
-    fn failed(&self, reason: Reason, took: Duration) {
-        self.failures[reason as usize].fetch_add(1, Ordering::Relaxed);
-        self.failing.fetch_add(nanos(took), Ordering::Relaxed);
-    }
 }
 
 /// A request that is not over.
@@ -235,10 +272,10 @@ impl Attempt<'_> {
     /// It was answered, or not.
     pub fn end<T>(mut self, result: &Result<(T, Times), Failure>) {
         self.ended = true;
-        let counts = self.counts;
         match result {
-            Err(failure) => counts.failed(Reason::of(failure), self.took()),
+            Err(failure) => self.counts.failed(Reason::of(failure), self.took()),
             Ok((_, times)) => {
+                let counts = self.counts.own();
                 counts.success.fetch_add(1, Ordering::Relaxed);
                 let parts = [times.input, times.queue, times.infer, times.output];
                 for (sum, part) in counts.times.iter().zip(parts) {
@@ -301,6 +338,30 @@ mod tests {
         twice.add(&told);
         assert_eq!((twice.success, twice.failures[0], twice.latency[5]), (6, 4, 2));
     }
+
+    #[test]
+    fn what_all_threads_count_is_told() {
+        let counts = Counts::default();
+        let threads = 2 * MOST_PARTS as u64;
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    counts.ran(Ran { rows: 3, ..Ran::default() });
+                    counts
+                        .begin()
+                        .end(&Ok(((), Times { infer: Duration::from_millis(2), ..Times::default() })));
+                    drop(counts.begin());
+                });
+            }
+        });
+        let told = counts.snapshot();
+        assert_eq!((told.success, told.failures[1], told.latency[3]), (threads, threads, threads));
+        assert_eq!(
+            (told.executions(), told.inferences(), told.times[2]),
+            (threads, 3 * threads, threads * 2_000_000)
+        );
+    }
+
     #[test]
     fn runs_are_counted_by_their_rows() {
         let counts = Counts::default();
