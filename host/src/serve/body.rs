@@ -51,7 +51,8 @@ impl Budget {
 }
 
 impl Reserved {
-    /// Holds the pieces of an answer, for as long as any of it is to be written.
+    /// Holds the pieces of an answer, for as long as any of it is to be written; but a small one, which takes no
+    /// more than its connection, or its stream of HTTP/2, is counted for.
     pub fn hold(mut self, budget: &Budget, pieces: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
         struct Held {
             piece: Bytes,
@@ -62,7 +63,11 @@ impl Reserved {
                 &self.piece
             }
         }
-        self.grow(budget, pieces.iter().map(Bytes::len).sum())?;
+        let length = pieces.iter().map(Bytes::len).sum();
+        if length <= PIECE {
+            return Ok(pieces);
+        }
+        self.grow(budget, length)?;
         let reserved = Arc::new(self);
         let hold = |piece| Bytes::from_owner(Held { piece, _reserved: Arc::clone(&reserved) });
         Ok(pieces.into_iter().map(hold).collect())
