@@ -4,10 +4,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::clock;
 use crate::failure::PredictError;
+use crate::threads::worked;
 
 /// What is quick.
 const QUICK: Duration = Duration::from_micros(500);
@@ -60,12 +59,6 @@ impl Run {
             _ => self.worked.map(|before| worked().checked_sub(before).is_some_and(|worked| worked <= QUICK)),
         }
     }
-}
-
-/// Processor time of this thread.
-fn worked() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or_default(), time.tv_nsec.try_into().unwrap_or_default())
 }
 
 impl Pace {

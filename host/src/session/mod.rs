@@ -13,6 +13,7 @@ mod kinds;
 mod lanes;
 pub mod library;
 pub mod providers;
+mod queue;
 pub mod raw;
 mod run;
 pub mod telemetry;
@@ -35,6 +36,7 @@ use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 use self::kinds::{Direction, Outlet};
 use self::lanes::Lanes;
 use self::providers::{ProviderError, Providers};
+use self::queue::Queue;
 use self::values::ValueError;
 use crate::clock;
 use crate::deadline::Deadline;
@@ -100,6 +102,7 @@ pub struct Model {
     targets: &'static [&'static str],
     runner: Arc<Runner>,
     session: Arc<Mutex<Session>>,
+    queue: Arc<Queue<Session>>,
     /// Its further sessions, and one more in its own place; `None`: it has this one alone.
     lanes: Option<Lanes>,
 }
@@ -181,7 +184,8 @@ impl Model {
         });
         let targets = how.providers.targets();
         let session = Arc::new(Mutex::new(session));
-        Ok(Self { inputs, defaults, outputs, targets, runner, session, lanes: None })
+        let queue = Queue::new(Arc::clone(&session));
+        Ok(Self { inputs, defaults, outputs, targets, runner, session, queue, lanes: None })
     }
 
     /// Several sessions of the same model as one, which has to be the first of them. `None`: there are none.
@@ -192,8 +196,18 @@ impl Model {
         }
         let (inputs, defaults, outputs) =
             (first.inputs.clone(), first.defaults.clone(), first.outputs.clone());
-        let (runner, session, targets) = (first.runner.clone(), first.session.clone(), first.targets);
-        Some(Self { inputs, defaults, outputs, targets, runner, session, lanes: Some(Lanes::new(all)) })
+        let (runner, targets) = (first.runner.clone(), first.targets);
+        let (session, queue) = (first.session.clone(), first.queue.clone());
+        Some(Self {
+            inputs,
+            defaults,
+            outputs,
+            targets,
+            runner,
+            session,
+            queue,
+            lanes: Some(Lanes::new(all)),
+        })
     }
 
     /// Inputs in the model's order. Those that the model declares optional may be left out.
@@ -241,14 +255,16 @@ impl Model {
         outputs: Vec<String>,
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let answer = if blocking::allowed() || self.runner.short() {
-            match self.soon() {
-                Some(mut session) => self.runner.run(&mut session, &inputs, &outputs, deadline)?,
-                None => {
-                    let mut session = self.lock(deadline).await?;
-                    self.runner.run(&mut session, &inputs, &outputs, deadline)?
-                }
-            }
+        let (short, blocks) = (self.runner.short(), blocking::allowed());
+        let free = if short || blocks { self.soon() } else { None };
+        let answer = if let Some(mut session) = free {
+            self.runner.run(&mut session, &inputs, &outputs, deadline)?
+        } else if blocks && !short {
+            let (runner, wanted) = (self.runner.clone(), outputs.clone());
+            self.queue.ask(deadline, move |session| runner.run(session, &inputs, &wanted, deadline))?
+        } else if short {
+            let mut session = self.lock(deadline).await?;
+            self.runner.run(&mut session, &inputs, &outputs, deadline)?
         } else {
             let mut session = self.lock(deadline).await?;
             let (runner, wanted) = (self.runner.clone(), outputs.clone());

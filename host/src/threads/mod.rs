@@ -5,12 +5,40 @@
 
 pub mod yielding;
 
+use std::cell::Cell;
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
 use self::yielding::{Way, give};
+
+thread_local! {
+    static WAY: Cell<Way> = const { Cell::new(Way::Some) };
+    static ELSEWHERE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// How this thread gives way, or one that computes for it would.
+pub fn own_way() -> Way {
+    WAY.get()
+}
+
+/// Processor time of this thread, and of others for it.
+pub fn worked() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let own = Duration::new(
+        time.tv_sec.try_into().unwrap_or_default(),
+        time.tv_nsec.try_into().unwrap_or_default(),
+    );
+    own + ELSEWHERE.get()
+}
+
+/// Another thread computed so long for this one.
+pub fn worked_elsewhere(time: Duration) {
+    ELSEWHERE.set(ELSEWHERE.get() + time);
+}
 
 /// Name of these threads, for people who look with `top -H`.
 pub const NAMES: [&str; 2] = ["compute", "compute-last"];
@@ -36,7 +64,10 @@ fn pool(way: Way) -> Option<&'static Runtime> {
     static POOLS: [OnceLock<Option<Runtime>>; 2] = [const { OnceLock::new() }; 2];
     let start = || {
         let mut builder = Builder::new_current_thread();
-        builder.thread_name(NAMES[way as usize]).on_thread_start(move || give(way));
+        builder.thread_name(NAMES[way as usize]).on_thread_start(move || {
+            WAY.set(way);
+            give(way);
+        });
         let started = builder.build();
         started.inspect_err(|error| tracing::error!(%error, "no threads can be had that give way")).ok()
     };

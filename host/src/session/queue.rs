@@ -1,0 +1,222 @@
+//! Runs of a session that wait for others: one thread goes from one to the next and computes for all of them.
+//!
+//! Were the session handed from thread to thread it would wait each time until the next one is woken, and its
+//! processor's caches with it (ADR 35).
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+
+use super::RunError;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::threads::{self, compute};
+
+/// What waits for a session.
+pub struct Queue<S> {
+    session: Arc<tokio::sync::Mutex<S>>,
+    state: Mutex<State<S>>,
+}
+
+struct State<S> {
+    runs: VecDeque<Run<S>>,
+    /// Whether a thread computes for those that wait.
+    goes_on: bool,
+}
+
+type Run<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+impl<S: Send + 'static> Queue<S> {
+    /// For this session.
+    pub fn new(session: Arc<tokio::sync::Mutex<S>>) -> Arc<Self> {
+        Arc::new(Self { session, state: Mutex::new(State { runs: VecDeque::new(), goes_on: false }) })
+    }
+
+    /// Has `run` done at its turn, and blocks until it is over: however long that takes, once it has begun. Within
+    /// tokio, on a thread that may block.
+    pub fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        deadline: Deadline,
+        run: impl FnOnce(&mut S) -> Result<T, RunError> + Send + 'static,
+    ) -> Result<T, RunError> {
+        let (tell, told) = mpsc::sync_channel(1);
+        let decided = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&decided);
+        self.push(Box::new(move |session| {
+            // Nobody waits for one that came too late.
+            if !begins.swap(true, Ordering::AcqRel) {
+                let before = threads::worked();
+                let answer = run(session);
+                let _ = tell.send((answer, threads::worked().saturating_sub(before)));
+            }
+        }));
+        let left = deadline.answer.saturating_duration_since(clock::now());
+        let told = match told.recv_timeout(left) {
+            Err(RecvTimeoutError::Timeout) if !decided.swap(true, Ordering::AcqRel) => {
+                return Err(RunError::Deadline);
+            }
+            Err(RecvTimeoutError::Timeout) => told.recv().ok(),
+            told => told.ok(),
+        };
+        let (answer, worked) = told.ok_or_else(|| RunError::Model("its run panicked".to_owned()))?;
+        threads::worked_elsewhere(worked);
+        answer
+    }
+
+    fn push(self: &Arc<Self>, run: Run<S>) {
+        let mut state = self.state();
+        state.runs.push_back(run);
+        if !std::mem::replace(&mut state.goes_on, true) {
+            let queue = Arc::clone(self);
+            drop(compute(threads::own_way(), move || queue.go_on()));
+        }
+    }
+
+    /// Does what waits, one after another, each at its turn among those who use the session themselves.
+    fn go_on(&self) {
+        let tokio = Handle::current();
+        while let Some(run) = self.next() {
+            let mut session = tokio.block_on(self.session.lock());
+            // Whoever waits for it is told by what it drops.
+            drop(catch_unwind(AssertUnwindSafe(|| run(&mut session))));
+        }
+    }
+
+    fn next(&self) -> Option<Run<S>> {
+        let mut state = self.state();
+        let next = state.runs.pop_front();
+        state.goes_on = next.is_some();
+        next
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        // Nothing panics while it holds the lock but for a thread that cannot be had, and then nothing was changed by half.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread::{JoinHandle, sleep, spawn};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    /// A queue whose session somebody else has until what this gives is dropped.
+    fn taken(tokio: &Handle) -> (Arc<Queue<Vec<u32>>>, tokio::sync::OwnedMutexGuard<Vec<u32>>) {
+        let session = Arc::new(tokio::sync::Mutex::new(Vec::new()));
+        let guard = tokio.block_on(Arc::clone(&session).lock_owned());
+        (Queue::new(session), guard)
+    }
+
+    /// Asks from a thread of its own, and is back when its run waits.
+    fn ask(
+        (queue, tokio): (&Arc<Queue<Vec<u32>>>, &Handle),
+        number: u32,
+        time: Duration,
+    ) -> JoinHandle<Result<usize, RunError>> {
+        // The first of them is taken at once, by the thread that then waits for the session.
+        let waiting = || Some(queue.state()).filter(|state| state.goes_on).map(|state| state.runs.len());
+        let expected = waiting().map_or(0, |before| before + 1);
+        let (asked, tokio) = (Arc::clone(queue), tokio.clone());
+        let asking = spawn(move || {
+            let _entered = tokio.enter();
+            asked.ask(Deadline::from(time), move |session| {
+                assert!(number < 100, "as a test wants it");
+                session.push(number);
+                Ok(session.len())
+            })
+        });
+        while waiting() != Some(expected) {
+            sleep(Duration::from_millis(1));
+        }
+        asking
+    }
+
+    fn tokio() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn they_run_in_the_order_of_their_coming_and_one_that_panics_alone_fails() {
+        let tokio = tokio();
+        let (queue, guard) = taken(tokio.handle());
+        let asking: Vec<_> =
+            [1, 2, 100, 3].map(|number| ask((&queue, tokio.handle()), number, LONG)).into_iter().collect();
+        drop(guard);
+        let answers: Vec<_> = asking.into_iter().map(|asking| asking.join().unwrap()).collect();
+        assert_eq!((&answers[0], &answers[1], &answers[3]), (&Ok(1), &Ok(2), &Ok(3)));
+        assert_eq!(answers[2], Err(RunError::Model("its run panicked".to_owned())));
+        // And after those that were asked at once, one that comes later.
+        assert_eq!(ask_now(&queue, &tokio), Ok(4));
+        assert_eq!(*tokio.block_on(queue.session.lock()), [1, 2, 3, 7]);
+    }
+
+    fn ask_now(queue: &Arc<Queue<Vec<u32>>>, tokio: &tokio::runtime::Runtime) -> Result<usize, RunError> {
+        let _entered = tokio.enter();
+        queue.ask(Deadline::from(LONG), |session| {
+            session.push(7);
+            Ok(session.len())
+        })
+    }
+
+    #[test]
+    fn one_that_waits_too_long_never_runs() {
+        let tokio = tokio();
+        let (queue, guard) = taken(tokio.handle());
+        let late = [1, 2].map(|number| ask((&queue, tokio.handle()), number, SHORT));
+        for late in late {
+            assert_eq!(late.join().unwrap(), Err(RunError::Deadline));
+        }
+        drop(guard);
+        assert_eq!(ask_now(&queue, &tokio), Ok(1));
+    }
+
+    #[test]
+    fn one_that_has_begun_is_waited_for() {
+        let tokio = tokio();
+        let _entered = tokio.enter();
+        let queue = Queue::new(Arc::new(tokio::sync::Mutex::new(())));
+        let answer = queue.ask(Deadline::from(SHORT), |()| {
+            sleep(5 * SHORT);
+            Ok(7)
+        });
+        assert_eq!(answer, Ok(7));
+    }
+
+    #[test]
+    fn who_uses_the_session_itself_has_its_turn_between_them() {
+        let tokio = tokio();
+        let (queue, guard) = taken(tokio.handle());
+        let first = ask((&queue, tokio.handle()), 1, LONG);
+        // Waits for the session behind the first.
+        sleep(SHORT);
+        let session = Arc::clone(&queue.session);
+        let itself = tokio.spawn(async move { session.lock().await.push(50) });
+        sleep(SHORT);
+        let second = ask((&queue, tokio.handle()), 2, LONG);
+        drop(guard);
+        drop((first.join(), second.join(), tokio.block_on(itself)));
+        assert_eq!(*tokio.block_on(queue.session.lock()), [1, 50, 2]);
+    }
+
+    #[test]
+    fn what_another_thread_computed_counts_for_who_asked() {
+        let tokio = tokio();
+        let _entered = tokio.enter();
+        let queue = Queue::new(Arc::new(tokio::sync::Mutex::new(())));
+        let before = threads::worked();
+        let took = queue.ask(Deadline::from(LONG), |()| {
+            let own = threads::worked();
+            while threads::worked() < own + SHORT {}
+            Ok(SHORT)
+        });
+        assert!(threads::worked() >= before + took.unwrap());
+    }
+}
