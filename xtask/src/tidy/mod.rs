@@ -11,6 +11,7 @@ use crate::{paths, run};
 
 mod edges;
 mod lines;
+mod locks;
 mod names;
 
 /// A text file of the repository.
@@ -52,6 +53,7 @@ fn check() -> Result<BTreeSet<String>> {
         found.extend(lines::check(source));
     }
     found.extend(edges::check()?);
+    found.extend(locks::check(&sources)?);
     Ok(found)
 }
 
