@@ -87,11 +87,17 @@ fn fixed<T: Element>(lexer: &mut Lexer<'_>, datatype: Datatype, shape: &[u64], c
     // Every element takes two bytes of text at least, so that a small body reserves little.
     let expected = count.min(lexer.left() / 2 + 1);
     let mut data = Vec::with_capacity(expected * size_of::<T::Bytes>());
-    walk(lexer, shape, count, |lexer| {
-        let index = data.len() / size_of::<T::Bytes>();
-        let element = T::read(lexer).map_err(|error| error.of_element(index))?;
-        data.extend_from_slice(element.to_bytes().as_ref());
-        Ok(())
+    walk(lexer, shape, count, |lexer, most| {
+        let mut take = |element: T| data.extend_from_slice(element.to_bytes().as_ref());
+        let found = lexer.run(most, T::plain, &mut take);
+        if found > 0 {
+            return Ok(found);
+        }
+        match T::read(lexer) {
+            Ok(element) => take(element),
+            Err(error) => return Err(error.of_element(data.len() / size_of::<T::Bytes>())),
+        }
+        Ok(1)
     })?;
     Ok(Tensor::fixed(datatype, shape, data))
 }
@@ -104,7 +110,7 @@ fn strings(
     limit: usize,
 ) -> Result<Strings, JsonError> {
     let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    walk(lexer, shape, count, |lexer| {
+    walk(lexer, shape, count, |lexer, _| {
         let at = lexer.clone();
         let index = ends.len();
         let wrong = |problem: String| at.error(problem).of_element(index);
@@ -119,51 +125,54 @@ fn strings(
         if bytes.len() + ends.len() * size_of::<usize>() > limit {
             return Err(wrong(format!("larger than the package's limit of {limit} bytes")));
         }
-        Ok(())
+        Ok(1)
     })?;
     // The ends grow and the last one is the length, as every element appended to `bytes`.
     Strings::packed(ends, bytes).ok_or_else(|| lexer.error("the elements are no BYTES tensor"))
 }
 
-/// Goes through data that is flat or nested as `shape`, calling `element` before each element.
+/// Goes through data that is flat or nested as `shape`, calling `elements` before elements: it goes past one or more,
+/// at most so many, and says past how many.
 fn walk(
     lexer: &mut Lexer<'_>,
     shape: &[u64],
     count: usize,
-    mut element: impl FnMut(&mut Lexer<'_>) -> Result<(), JsonError>,
+    mut elements: impl FnMut(&mut Lexer<'_>, u64) -> Result<u64, JsonError>,
 ) -> Result<(), JsonError> {
     if shape.is_empty() && lexer.peek() != Some(b'[') {
-        return element(lexer);
+        return elements(lexer, 1).map(drop);
     }
     let start = lexer.at();
     let nested = shape.len() > 1 && lexer.eat(b'[') && lexer.peek() == Some(b'[');
     lexer.go_to(start);
-    let mut element = |lexer: &mut Lexer<'_>| {
+    let mut elements = |lexer: &mut Lexer<'_>, most| {
         // No element begins so: say what is wrong before it says that it is none.
         if lexer.peek() == Some(b'[') {
             return Err(lexer.error("nested otherwise than the shape"));
         }
-        element(lexer)
+        elements(lexer, most)
     };
-    if nested { dimension(lexer, shape, &mut element) } else { list(lexer, count as u64, &mut element) }
+    if nested { dimension(lexer, shape, &mut elements) } else { list(lexer, count as u64, &mut elements) }
 }
 
 /// One dimension of nested data. Recurses no deeper than the shape's rank.
-fn dimension<F>(lexer: &mut Lexer<'_>, shape: &[u64], element: &mut F) -> Result<(), JsonError>
+fn dimension<F>(lexer: &mut Lexer<'_>, shape: &[u64], elements: &mut F) -> Result<(), JsonError>
 where
-    F: FnMut(&mut Lexer<'_>) -> Result<(), JsonError>,
+    F: FnMut(&mut Lexer<'_>, u64) -> Result<u64, JsonError>,
 {
     match shape {
-        [] => element(lexer),
-        [extent] => list(lexer, *extent, element),
-        [extent, inner @ ..] => list(lexer, *extent, &mut |lexer| dimension(lexer, inner, element)),
+        [] => elements(lexer, 1).map(drop),
+        [extent] => list(lexer, *extent, elements),
+        [extent, inner @ ..] => {
+            list(lexer, *extent, &mut |lexer, _| dimension(lexer, inner, elements).map(|()| 1))
+        }
     }
 }
 
 /// An array of exactly `count` values.
-fn list<V>(lexer: &mut Lexer<'_>, count: u64, value: &mut V) -> Result<(), JsonError>
+fn list<V>(lexer: &mut Lexer<'_>, count: u64, values: &mut V) -> Result<(), JsonError>
 where
-    V: FnMut(&mut Lexer<'_>) -> Result<(), JsonError>,
+    V: FnMut(&mut Lexer<'_>, u64) -> Result<u64, JsonError>,
 {
     let before = lexer.clone();
     let mut found = 0;
@@ -171,8 +180,8 @@ where
         if found == count {
             return Err(lexer.error(format!("more than the {count} values that the shape says")));
         }
-        found += 1;
-        value(lexer)
+        found += values(lexer, count - found)?;
+        Ok(())
     })?;
     if found < count {
         return Err(before.error(format!("{found} values where the shape says {count}")));
@@ -307,6 +316,15 @@ mod tests {
         check("\"AQ==\"", &[1], Err("expected an array, found `\\\"`"));
         check("[1,null]", &[2], Err("element 1: expected a number, found `n`"));
         check("[[1,2],[3,128]]", &[2, 2], Err("element 3: 128 does not fit INT8"));
+        check("[1, 2 ,3,\t4\n]", &[4], Ok(&[1, 2, 3, 4]));
+        check("[1,,2]", &[2], Err("element 1: expected a number, found `,`"));
+        check("[1,2,]", &[3], Err("element 2: expected a number, found `]`"));
+        check("[1,2 3]", &[3], Err("expected `,` or `]`, found `3`"));
+        check("[1,2", &[3], Err("expected `,` or `]`, found the end"));
+        check("[1,2,", &[3], Err("element 2: expected a number, found the end"));
+        check("[1,-,3]", &[3], Err("element 1: expected a number, found `-`"));
+        check("[1,02]", &[2], Err("expected `,` or `]`, found `2`"));
+        check("[1,-0,3]", &[3], Ok(&[1, 0, 3]));
     }
 
     #[test]

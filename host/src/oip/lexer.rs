@@ -7,8 +7,6 @@
 
 use std::borrow::Cow;
 
-use super::decimal::{self, Short};
-
 /// Deepest nesting that [`Lexer::skip`] goes through: a nested tensor of the highest rank, inside
 /// of the objects of a request.
 pub const MAX_DEPTH: usize = crate::tensor::MAX_RANK + 8;
@@ -227,14 +225,32 @@ impl<'a> Lexer<'a> {
         Ok(if decimal { Number::Decimal(token) } else { Number::Integer(token) })
     }
 
-    /// A short decimal number that `of` takes; whatever else comes next is not taken.
-    #[inline]
-    pub fn short<T>(&mut self, of: impl FnOnce(Short) -> Option<T>) -> Option<T> {
+    /// Goes past values that `read` knows, with commas between them, and gives each to `take`: at most so many. It is
+    /// told a place of the text and tells the value's end. How many there were, after the last of which it stands.
+    #[inline(always)]
+    pub fn run<T>(
+        &mut self,
+        most: u64,
+        read: impl Fn(&[u8], usize) -> Option<(T, usize)>,
+        mut take: impl FnMut(T),
+    ) -> u64 {
         self.peek();
-        let (value, length) = decimal::short(&self.text.as_bytes()[self.at..])?;
-        let value = of(value)?;
-        self.at += length;
-        Some(value)
+        let (bytes, mut next, mut found) = (self.text.as_bytes(), self.at, 0);
+        while found < most
+            && let Some((value, end)) = read(bytes, next)
+        {
+            take(value);
+            found += 1;
+            self.at = end;
+            if bytes.get(end) != Some(&b',') {
+                break;
+            }
+            next = end + 1;
+            while bytes.get(next).is_some_and(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t')) {
+                next += 1;
+            }
+        }
+        found
     }
 
     /// At least one digit.

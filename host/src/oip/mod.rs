@@ -11,6 +11,7 @@ pub mod answer_json;
 pub mod binary;
 pub mod check;
 mod decimal;
+mod digits;
 pub mod elements;
 pub mod lexer;
 pub mod metadata;

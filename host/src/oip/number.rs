@@ -7,7 +7,7 @@
 
 use half::{bf16, f16};
 
-use super::decimal::Short;
+use super::decimal::{self, Short};
 use super::lexer::{JsonError, Lexer, NOT_FINITE, Number};
 
 /// An element type of fixed size, in JSON.
@@ -15,7 +15,10 @@ pub trait Element: Copy {
     /// Its little-endian bytes.
     type Bytes: AsRef<[u8]>;
 
-    /// Reads one.
+    /// The one at a place of a text, and its end, where it is written as most are.
+    fn plain(text: &[u8], at: usize) -> Option<(Self, usize)>;
+
+    /// Reads one, however it is written.
     fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError>;
 
     /// Little-endian bytes.
@@ -49,7 +52,12 @@ macro_rules! integer {
         impl Element for $type {
             bytes!($type);
 
-            #[inline]
+            #[inline(always)]
+            fn plain(text: &[u8], at: usize) -> Option<(Self, usize)> {
+                let (value, end) = decimal::integer(text, at)?;
+                Some((value.try_into().ok()?, end))
+            }
+
             fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError> {
                 let before = lexer.clone();
                 match lexer.number()? {
@@ -77,12 +85,14 @@ macro_rules! float {
         impl Element for $type {
             bytes!($type);
 
-            #[inline]
-            fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError> {
+            #[inline(always)]
+            fn plain(text: &[u8], at: usize) -> Option<(Self, usize)> {
                 let narrow: fn(Short) -> Option<$type> = $narrow;
-                if let Some(value) = lexer.short(narrow) {
-                    return Ok(value);
-                }
+                let (value, end) = decimal::short(text, at)?;
+                Some((narrow(value)?, end))
+            }
+
+            fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError> {
                 let before = lexer.clone();
                 let parse: fn(&str) -> Option<$type> = $parse;
                 match real(lexer)? {
@@ -185,6 +195,10 @@ pub struct Boolean(pub bool);
 impl Element for Boolean {
     type Bytes = [u8; 1];
 
+    fn plain(_: &[u8], _: usize) -> Option<(Self, usize)> {
+        None
+    }
+
     fn read(lexer: &mut Lexer<'_>) -> Result<Self, JsonError> {
         lexer.boolean().map(Self)
     }
@@ -250,6 +264,9 @@ mod tests {
     fn check<T: Element + PartialEq + std::fmt::Debug>(text: &str, expected: Result<T, &str>) {
         let mut lexer = Lexer::new(text);
         let actual = T::read(&mut lexer).and_then(|value| lexer.end().map(|()| value));
+        if let Some((value, end)) = T::plain(text.as_bytes(), 0) {
+            assert_eq!((&actual, end), (&Ok(value), text.len()), "{text}");
+        }
         let actual = actual.map_err(|error| error.problem);
         assert_eq!(actual, expected.map_err(str::to_owned), "{text}");
     }
@@ -317,6 +334,27 @@ mod tests {
             let sign = if negative { "-" } else { "" };
             let read = f16::read(&mut Lexer::new(&format!("{sign}{value:e}"))).unwrap();
             proptest::prop_assert_eq!(read.to_bits(), expected | u16::from(negative) << 15);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_plain_is_what_is_read(text in "-?[0-9]{1,21}(\\.[0-9]{1,20})?([eE][-+]?[0-9]{1,2})?[],: x]?") {
+            fn check<T: Element>(text: &str) {
+                let Some((value, end)) = T::plain(text.as_bytes(), 0) else { return };
+                let mut lexer = Lexer::new(text);
+                let read = T::read(&mut lexer).unwrap();
+                let same = (value.to_bytes().as_ref(), end) == (read.to_bytes().as_ref(), lexer.at());
+                assert!(same, "{text}");
+            }
+            check::<u8>(&text);
+            check::<u64>(&text);
+            check::<i8>(&text);
+            check::<i64>(&text);
+            check::<f16>(&text);
+            check::<bf16>(&text);
+            check::<f32>(&text);
+            check::<f64>(&text);
         }
     }
 

@@ -12,6 +12,7 @@ use selvedge_package::manifest::Module;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::Reserved;
+use super::reserve;
 use super::shares::{Member, Seat, Shares};
 use crate::clock;
 
@@ -111,7 +112,7 @@ impl Gate {
             places: Arc::new(Semaphore::new(running + module.queue() as usize)),
             waiting: Arc::default(),
             member: shares.join(concurrency as usize),
-            readying: Arc::new(Semaphore::new(concurrency as usize)),
+            readying: Arc::new(Semaphore::new(reserve::serving_threads().max(concurrency as usize))),
             concurrency,
             pace: Arc::default(),
         }
@@ -166,8 +167,8 @@ impl Gate {
         }
     }
 
-    /// Leave to work on a body before it can be asked: as many side by side as may run, and the others wait as
-    /// requests do, at most until `deadline`.
+    /// Leave to work on a body before it can be asked: as many side by side as threads serve or as may run, whichever
+    /// is more, and the others wait as requests do, at most until `deadline`.
     pub async fn ready(&self, deadline: Instant) -> Result<Leave, Turned> {
         let place = self.place()?;
         let permit = Arc::clone(&self.readying).acquire_owned();
@@ -257,6 +258,26 @@ mod tests {
         }
         assert_eq!((gate.full(), gate.waiting()), (None, 0));
         assert!(gate.turn(soon()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn bodies_are_made_ready_on_all_processors_whatever_runs() {
+        let threads = reserve::serving_threads();
+        for (concurrency, together) in [(1, threads), (threads as u32 + 3, threads + 3)] {
+            let gate = gate(concurrency, 1000);
+            let mut leaves = Vec::new();
+            for _ in 0..together {
+                leaves.push(gate.ready(soon()).await.unwrap());
+            }
+            assert_eq!(gate.ready(soon()).await.unwrap_err(), Turned::Late);
+            let turn = gate.turn(soon()).await.unwrap();
+            leaves.pop();
+            assert!(gate.ready(soon()).await.is_ok());
+            drop(turn);
+        }
+        let gate = gate(1, 0);
+        let _one = gate.ready(soon()).await.unwrap();
+        assert!(matches!(gate.ready(soon()).await, Err(Turned::Full(_))), "no more than places");
     }
 
     #[tokio::test]
