@@ -2,7 +2,8 @@
 //!
 //! A session runs one request at a time, since ort lets only one `run` use it; others wait within
 //! their deadline. Runs that were short so far happen on the caller's thread, which costs nothing;
-//! longer ones, and the first, move to a thread that may block. Every run is watched: at its deadline
+//! longer ones, and the first, move to a thread that may block, and those that have to wait to one that
+//! goes from run to run (`queue`). Every run is watched: at its deadline
 //! it is told to stop, and when that fails within its grace the host's fatal callback is called.
 
 /// For the bench and the test that compare with it; nothing else outside of this crate may use it.

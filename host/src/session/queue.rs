@@ -1,7 +1,7 @@
 //! Runs of a session that wait for others: one thread goes from one to the next and computes for all of them.
 //!
 //! Were the session handed from thread to thread it would wait each time until the next one is woken, and its
-//! processor's caches with it (ADR 35).
+//! processor's caches with it (ADR 36).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,7 +4,8 @@
 //! inputs that it made beforehand, so everything that a request needs is on the other side: the value for
 //! ONNX Runtime, the deadline, the watch, the guest and its handles. The bar is the median of the differences
 //! within pairs. And the module `copy`, which reads a tensor and makes another, against two copies of as many
-//! bytes between buffers that are there: the bar is the ratio of the medians. And the same `Identity` here and
+//! bytes between buffers that are there: the bar is the ratio of the medians. What a binary request costs beside its run
+//! is `copies`'s. And the same `Identity` here and
 //! through wasmtime's own wasi-nn (a peer of its own, since it wants another ort), each against `Session::run` in
 //! its process.
 
@@ -16,8 +17,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use selvedge_host::runtime::{Loaded, Runtime, RuntimeOptions};
 use selvedge_host::session::ort;
-use selvedge_host::session::ort::session::Session;
-use selvedge_host::session::ort::session::builder::GraphOptimizationLevel;
 use selvedge_host::session::ort::value::TensorRef;
 use selvedge_host::tensor::{Buffer, NamedTensor, Tensor};
 use selvedge_package::Manifest;
@@ -29,6 +28,9 @@ use selvedge_tests::report::Report;
 use selvedge_tests::spread::quantile;
 use serde_json::json;
 
+use super::copies;
+use super::native::{self, Native};
+
 /// Microseconds that a call may take longer.
 const BAR: f64 = 3.0;
 /// How much more than two copies reading and writing may take.
@@ -39,6 +41,7 @@ const PEER_PAIRS: usize = 5_000;
 const COPY_PAIRS: usize = 5_000;
 const COPY_WARM_UP: usize = 500;
 const LOOKED_INTO: &[u64] = &[1, 3, 224, 224];
+const SMALL: &[u64] = &[1, 1, 1, 16];
 const PAIRS: usize = 20_000;
 const WARM_UP: usize = 2_000;
 const SHAPES: [&[u64]; 2] = [&[1, 16], &[1, 3, 224, 224]];
@@ -92,6 +95,10 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     report.figure("two_copies_us", copies);
     report.figure("copying_module_us", module);
     report.at_most("a module that reads and writes 602 kB / two copies of that", module / copies, COPIES);
+    let model = same();
+    let (loaded, _place) = open(&runtime, &model, rank, Answers::Same)?;
+    let native = |shape| anyhow::Ok((shape, Native::new(&runtime, &model, shape)?));
+    copies::measure(report, loaded, [native(SMALL)?, native(LOOKED_INTO)?])?;
     if let Some(peer) = std::env::var_os("SELVEDGE_PEER_WASI_NN") {
         let library = place("SELVEDGE_ONNXRUNTIME")?;
         let guest = place("SELVEDGE_MODULES")?.join("bench/wasi-nn.wasm");
@@ -110,7 +117,7 @@ fn beside_wasi_nn(
     peer: &mut Command,
     guest: &Path,
 ) -> anyhow::Result<()> {
-    let model = onnx_writer::identity_of(Element::Float, &["a", "b", "c", "d"].map(Extent::Named));
+    let model = same();
     let place = tempfile::tempdir()?;
     let directory = place.path().join("model");
     std::fs::create_dir(&directory)?;
@@ -138,6 +145,11 @@ fn beside_wasi_nn(
         );
     }
     Ok(())
+}
+
+/// A model that gives back what it gets: float32 of four dimensions.
+fn same() -> Vec<u8> {
+    onnx_writer::identity_of(Element::Float, &["a", "b", "c", "d"].map(Extent::Named))
 }
 
 /// The module `copy` in turns with two copies.
@@ -169,7 +181,7 @@ async fn copy(loaded: &Loaded) -> anyhow::Result<Figures> {
 }
 
 async fn direct(runtime: &Runtime, loaded: &Loaded, model: &[u8], shape: &[u64]) -> anyhow::Result<Figures> {
-    let mut session = native(runtime, model)?;
+    let mut session = native::session(runtime, model)?;
     let count = shape.iter().product::<u64>() as usize;
     let data = vec![0.5_f32; count];
     let extents: Vec<i64> = shape.iter().map(|&extent| extent.cast_signed()).collect();
@@ -206,16 +218,6 @@ async fn direct(runtime: &Runtime, loaded: &Loaded, model: &[u8], shape: &[u64])
         }
     }
     Ok(figures)
-}
-
-/// A session as the host opens one.
-fn native(runtime: &Runtime, model: &[u8]) -> ort::Result<Session> {
-    Session::builder(runtime.environment())?
-        .with_optimization_level(GraphOptimizationLevel::All)?
-        .with_intra_threads(1)?
-        .with_inter_threads(1)?
-        .with_intra_op_spinning(false)?
-        .commit_from_memory(model)
 }
 
 /// What the package of a model answers with.

@@ -1,5 +1,5 @@
 //! `cargo xtask bench host [PART…]`: what the host costs. Parts: `call` (what the sandbox adds to a call,
-//! against `Session::run` in the same process), `http` (requests a second and processor time a request,
+//! against `Session::run` in the same process, and what a large binary tensor costs a request), `http` (requests a second and processor time a request,
 //! against a bare axum + ort server, under wrk from a process of its own), `memory` (PSS with one model of
 //! 3 MB, against the least program that opens it), `hostile` (a well-behaved model's 95th percentile beside
 //! each hostile guest, against alone; `guests=spin,trap` names some of them), `soak` (growth over a million
@@ -10,9 +10,11 @@
 
 mod call;
 mod client;
+mod copies;
 mod hostile;
 mod http;
 mod memory;
+mod native;
 mod soak;
 mod wrk;
 
