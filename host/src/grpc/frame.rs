@@ -193,8 +193,10 @@ pub fn response(body: Body) -> Response {
 mod tests {
     use super::*;
     use crate::grpc::wire::Message;
+    use crate::threads;
     use axum::http::HeaderName;
     use futures_util::stream;
+    use std::sync::Arc;
 
     fn messages(frames: &[&'static [u8]], coding: Option<&'static str>) -> Messages {
         let frames: Vec<Result<Bytes, std::io::Error>> =
@@ -281,38 +283,37 @@ mod tests {
         Body::from([&[1][..], &(packed.len() as u32).to_be_bytes(), &packed].concat())
     }
 
-    #[test]
-    fn a_place_to_unpack_is_kept_until_that_is_done_and_waited_for_within_the_calls_time() {
-        // One thread that may block, which does.
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        runtime.unwrap().block_on(async {
-            let (go, blocked) = std::sync::mpsc::channel::<()>();
-            let blocking = tokio::task::spawn_blocking(move || blocked.recv().is_ok());
-            let headers = HeaderMap::from_iter(
-                [("grpc-encoding", "gzip"), ("grpc-timeout", "50m")]
-                    .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())),
-            );
-            let before = UNPACKING.available_permits();
-            let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
-            let budget = Budget::new(1);
-            let soon = Duration::from_millis(20);
-            assert!(tokio::time::timeout(soon, messages.next(64, &budget)).await.is_err());
-            drop(messages);
-            assert_eq!(
-                UNPACKING.available_permits(),
-                before - 1,
-                "its client is gone, and it waits to be done"
-            );
-            let others = UNPACKING.acquire_many(before as u32 - 1).await.unwrap();
-            let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
-            let late = messages.next(64, &budget).await;
-            assert!(matches!(late, Err(Failure::Late(_))));
-            go.send(()).unwrap();
+    #[tokio::test]
+    async fn a_place_to_unpack_is_kept_until_that_is_done_and_waited_for_within_the_calls_time() {
+        // All threads on which that is done are kept busy.
+        let go = Arc::new(std::sync::Barrier::new(threads::MOST_ASIDE + 1));
+        let blocking: Vec<_> = (0..threads::MOST_ASIDE)
+            .map(|_| {
+                let go = Arc::clone(&go);
+                threads::aside(move || drop(go.wait()))
+            })
+            .collect();
+        let headers = HeaderMap::from_iter(
+            [("grpc-encoding", "gzip"), ("grpc-timeout", "50m")]
+                .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())),
+        );
+        let before = UNPACKING.available_permits();
+        let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
+        let budget = Budget::new(1);
+        let soon = Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, messages.next(64, &budget)).await.is_err());
+        drop(messages);
+        assert_eq!(UNPACKING.available_permits(), before - 1, "its client is gone, and it waits to be done");
+        let others = UNPACKING.acquire_many(before as u32 - 1).await.unwrap();
+        let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
+        let late = messages.next(64, &budget).await;
+        assert!(matches!(late, Err(Failure::Late(_))));
+        drop(tokio::task::spawn_blocking(move || drop(go.wait())).await);
+        for blocking in blocking {
             blocking.await.unwrap();
-            drop(UNPACKING.acquire().await);
-            drop(others);
-        });
+        }
+        drop(UNPACKING.acquire().await);
+        drop(others);
     }
 
     #[tokio::test]

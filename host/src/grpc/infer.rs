@@ -21,6 +21,7 @@ use crate::serve::counts::Times;
 use crate::serve::failure::Failure;
 use crate::serve::served::Held;
 use crate::serve::trace;
+use crate::threads;
 
 /// What a message may have beside its tensors: names, shapes, parameters.
 const BESIDE: usize = 1 << 20;
@@ -106,7 +107,7 @@ async fn ask(
     // What is written is held before it is: bytes may have lengths in front of each element.
     reserved.grow(&serving.budget, size)?;
     let pieces = if size > MADE_ASIDE {
-        let writing = tokio::task::spawn_blocking(move || written::write(&answer, asked));
+        let writing = threads::aside(move || written::write(&answer, asked));
         writing.await.map_err(|_| Failure::Panic)??
     } else {
         written::write(&answer, asked)?
@@ -133,7 +134,7 @@ async fn made(parts: Parts, length: usize, limits: Limits) -> Result<InferReques
     if length <= MADE_ASIDE {
         return Ok(parts.request(&limits)?);
     }
-    let making = tokio::task::spawn_blocking(move || parts.request(&limits));
+    let making = threads::aside(move || parts.request(&limits));
     Ok(making.await.map_err(|_| Failure::Panic)??)
 }
 

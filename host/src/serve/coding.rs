@@ -17,6 +17,7 @@ use super::body::{Bounds, Budget, Reserved};
 use super::failure::Failure;
 use super::gate::Leave;
 use crate::clock;
+use crate::threads;
 
 /// Answers below this are sent as they are.
 const WORTH_IT: usize = 1024;
@@ -133,8 +134,7 @@ pub async fn unpack(
     budget: &Budget,
 ) -> Result<(Bytes, Reserved), Failure> {
     let budget = budget.clone();
-    let unpacking =
-        tokio::task::spawn_blocking(move || unpack_here(coding, &packed, reserved, &job, &budget));
+    let unpacking = threads::aside(move || unpack_here(coding, &packed, reserved, &job, &budget));
     unpacking.await.map_err(|_| Failure::Panic)?
 }
 
@@ -232,7 +232,7 @@ pub async fn pack(wanted: Wanted, pieces: Vec<Bytes>) -> Result<(Vec<Bytes>, Opt
     let length: usize = pieces.iter().map(Bytes::len).sum();
     let worth_it = length >= WORTH_IT || !wanted.plain;
     let Some(coding) = wanted.coding.filter(|_| worth_it) else { return Ok((pieces, None)) };
-    let packed = tokio::task::spawn_blocking(move || pack_here(coding, &pieces)).await;
+    let packed = threads::aside(move || pack_here(coding, &pieces)).await;
     let packed = packed.map_err(|_| Failure::Panic)?.map_err(|_| Failure::Panic)?;
     Ok((vec![packed.into()], Some(HeaderValue::from_static(coding.name()))))
 }

@@ -29,6 +29,7 @@ use crate::oip::binary::Following;
 use crate::oip::request::{Form, InferRequest};
 use crate::oip::{answer_body, check, request_json};
 use crate::tensor::NamedTensor;
+use crate::threads;
 
 /// Longest time that a body may take to come.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -218,7 +219,7 @@ async fn write(answer: InferAnswer) -> Result<Written, Failure> {
 }
 
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Panic)
+    threads::aside(work).await.map_err(|_| Failure::Panic)
 }
 
 fn late(turned: Turned, model: &Served) -> Failure {

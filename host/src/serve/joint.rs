@@ -14,6 +14,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::tensor::NamedTensor;
+use crate::threads;
 
 /// Tensors above this are put together on a thread that may block.
 const JOINED_HERE: usize = 1 << 20;
@@ -150,6 +151,6 @@ async fn aside<T: Send + 'static>(
     if bytes <= JOINED_HERE {
         return Ok(work());
     }
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = threads::aside(work).await;
     done.map_err(|_| PredictError::Internal("the host's log says more".to_owned()))
 }

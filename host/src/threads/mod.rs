@@ -1,7 +1,7 @@
 //! Threads that compute: what a guest or a model does that is not quick, it does there, and gives way to others.
 //!
-//! Not tokio's own threads for what may block: those also parse, pack and write for every package, and a thread
-//! that has once given way does so for good.
+//! A thread that has once given way does so for good, and so do those that it starts: what is parsed, packed and
+//! written for requests has threads of its own, too. Tokio's own for what may block are left to files.
 
 pub mod yielding;
 
@@ -40,8 +40,11 @@ pub fn worked_elsewhere(time: Duration) {
     ELSEWHERE.set(ELSEWHERE.get() + time);
 }
 
-/// Name of these threads, for people who look with `top -H`.
-pub const NAMES: [&str; 2] = ["compute", "compute-last"];
+/// Name of these threads, for people who look with `top -H`: the first two compute.
+pub const NAMES: [&str; 3] = ["compute", "compute-last", "aside"];
+
+/// Most threads for what is done aside. It waits for nothing but the processor.
+pub const MOST_ASIDE: usize = 64;
 
 /// Runs `work` on a thread that computes and gives way as `way` says; it may block there. To be called within tokio.
 pub fn compute<T: Send + 'static>(way: Way, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -51,7 +54,20 @@ pub fn compute<T: Send + 'static>(way: Way, work: impl FnOnce() -> T + Send + 's
         let _entered = serving.enter();
         work()
     };
-    match pool(way) {
+    start(pool(Some(way)), work)
+}
+
+/// Runs `work` of a request that takes long, on a thread that serves no connection meanwhile and does not give way. To
+/// be called by threads that serve.
+pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    start(pool(None), work)
+}
+
+fn start<T: Send + 'static>(
+    pool: Option<&'static Runtime>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    match pool {
         Some(pool) => pool.spawn_blocking(work),
         // Dearer for the others, and right.
         None => tokio::task::spawn_blocking(work),
@@ -60,18 +76,23 @@ pub fn compute<T: Send + 'static>(way: Way, work: impl FnOnce() -> T + Send + 's
 
 /// Threads for work that blocks, and nothing else: nobody drives these runtimes. They begin with the first work
 /// and end when there has been none for a while.
-fn pool(way: Way) -> Option<&'static Runtime> {
-    static POOLS: [OnceLock<Option<Runtime>>; 2] = [const { OnceLock::new() }; 2];
+fn pool(way: Option<Way>) -> Option<&'static Runtime> {
+    static POOLS: [OnceLock<Option<Runtime>>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
+    let place = way.map_or(NAMES.len() - 1, |way| way as usize);
     let start = || {
         let mut builder = Builder::new_current_thread();
-        builder.thread_name(NAMES[way as usize]).on_thread_start(move || {
-            WAY.set(way);
-            give(way);
-        });
+        builder.thread_name(NAMES[place]);
+        match way {
+            Some(way) => builder.on_thread_start(move || {
+                WAY.set(way);
+                give(way);
+            }),
+            None => builder.max_blocking_threads(MOST_ASIDE),
+        };
         let started = builder.build();
-        started.inspect_err(|error| tracing::error!(%error, "no threads can be had that give way")).ok()
+        started.inspect_err(|error| tracing::error!(%error, "no threads can be had beside tokio's own")).ok()
     };
-    POOLS[way as usize].get_or_init(start).as_ref()
+    POOLS[place].get_or_init(start).as_ref()
 }
 
 #[cfg(test)]
@@ -92,6 +113,17 @@ mod tests {
         }
         assert_eq!(nice(), own);
         assert_eq!(tokio::task::spawn_blocking(nice).await.unwrap(), own);
+    }
+
+    #[tokio::test]
+    async fn what_is_done_aside_does_not_give_way_though_who_computes_starts_threads() {
+        let began = compute(Way::All, || tokio::task::spawn_blocking(nice)).await.unwrap().await.unwrap();
+        assert!(
+            began > nice() || nice() == 19,
+            "a thread begins where the one stands that starts it: {began}"
+        );
+        let name = || std::thread::current().name().map(str::to_owned);
+        assert_eq!(aside(move || (nice(), name())).await.unwrap(), (nice(), Some("aside".to_owned())));
     }
 
     #[tokio::test]
