@@ -5,10 +5,10 @@
 
 use bytes::Bytes;
 
-use super::wire::Message;
 use super::{contents, parameters};
 use crate::oip::answer::InferAnswer;
 use crate::oip::binary::{self, TooLong};
+use crate::protobuf::Message;
 use crate::tensor::Data;
 
 /// Tensors up to this many bytes are put together with what stands before them: sending a piece costs more
@@ -75,9 +75,9 @@ fn close(open: &mut Message, pieces: &mut Vec<Bytes>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::wire::{Fields, Value};
     use crate::oip::answer::AnsweredOutput;
     use crate::oip::request::{Form, Parameter};
+    use crate::protobuf::{Fault, Fields, Value};
     use crate::tensor::{NamedTensor, Strings, Tensor};
     use selvedge_package::tensor::Datatype;
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn fields(message: &[u8], number: u32) -> Vec<Vec<u8>> {
-        let of = |field: Result<(u32, Value<'_>), String>| match field.unwrap() {
+        let of = |field: Result<(u32, Value<'_>), Fault>| match field.unwrap() {
             (found, value) if found == number => Some(value.bytes().unwrap().to_vec()),
             _ => None,
         };

@@ -4,8 +4,9 @@
 
 use selvedge_package::tensor::Datatype;
 
-use super::wire::{Fields, Message, Value, Wrong, varint};
+use super::Wrong;
 use crate::oip::elements;
+use crate::protobuf::{Fields, Message, Value, varint};
 use crate::tensor::{Strings, Tensor};
 
 /// Fields of the message, by number from 1.
@@ -111,7 +112,7 @@ impl Elements {
                 let size = self.datatype.size().unwrap_or(1);
                 self.fixed.reserve(numbers.len().min(self.count) * size);
                 while !numbers.is_empty() {
-                    let number = varint(&mut numbers).map_err(|wrong| self.at(&wrong))?;
+                    let number = varint(&mut numbers).map_err(|fault| self.at(&fault.to_string()))?;
                     self.number(number)?;
                 }
                 Ok(())

@@ -192,7 +192,7 @@ pub fn response(body: Body) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::wire::Message;
+    use crate::protobuf::Message;
     use axum::http::HeaderName;
     use futures_util::stream;
 

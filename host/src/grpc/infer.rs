@@ -139,7 +139,7 @@ async fn made(parts: Parts, length: usize, limits: Limits) -> Result<InferReques
 /// A message in pieces as the field of another one.
 fn inside(field: u32, mut pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length = pieces.iter().map(Bytes::len).sum();
-    let mut open = super::wire::Message::default();
+    let mut open = crate::protobuf::Message::default();
     open.open(field, length);
     let mut front = open.into_bytes();
     if let Some(first) = pieces.first_mut() {

@@ -1,8 +1,9 @@
 //! Parameters in messages (`map<string, InferParameter>`), both ways.
 
-use super::wire::{Fields, Message, Value, Wrong};
+use super::Wrong;
 use crate::oip::refusal::Refusal;
 use crate::oip::request::{Limits, Parameter, Parameters};
+use crate::protobuf::{Fields, Message, Value};
 
 /// Whose parameters they are.
 #[derive(Debug, Clone, Copy)]

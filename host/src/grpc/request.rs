@@ -6,13 +6,14 @@
 use bytes::Bytes;
 use selvedge_package::tensor::Datatype;
 
+use super::Wrong;
 use super::contents;
 use super::parameters::{Place, parameters};
-use super::wire::{Fields, Value, Wrong, varint};
 use crate::oip::binary;
 use crate::oip::refusal::Refusal;
 use crate::oip::request::{Form, InferRequest, Limits, Parameters, RequestedOutput};
 use crate::oip::tensor_json::{DATATYPES, offered, parse_datatype};
+use crate::protobuf::{Fault, Fields, Value, varint};
 use crate::tensor::{MAX_RANK, NamedTensor, Tensor};
 
 /// Most fields of a message: every list of a request at its longest.
@@ -38,7 +39,7 @@ impl<'a> Head<'a> {
             if count == MOST_FIELDS {
                 return Err(Refusal::TooMany { what: "fields in the message", limit: MOST_FIELDS });
             }
-            let (number, value) = field.map_err(Refusal::Message)?;
+            let (number, value) = field?;
             let text = |what: &str| {
                 value.text(MOST_NAME).map_err(|wrong| Refusal::Message(format!("{what}: {wrong}")))
             };
@@ -79,11 +80,11 @@ impl Parts {
         let mut parts =
             Self { id: None, parameters: Parameters::new(), inputs: vec![], outputs: vec![], raw: vec![] };
         for field in Fields::new(message) {
-            let (number, value) = field.map_err(Refusal::Message)?;
-            let wrong = |what: &str, wrong: Wrong| Refusal::Message(format!("{what}: {wrong}"));
+            let (number, value) = field?;
+            let wrong = |what: &str, fault: Fault| Refusal::Message(format!("{what}: {fault}"));
             match number {
                 3 => {
-                    let id = value.text(limits.name_bytes).map_err(|why| wrong("the id", why))?;
+                    let id = value.text(limits.name_bytes).map_err(|fault| wrong("the id", fault))?;
                     parts.id = (!id.is_empty()).then(|| id.to_owned());
                 }
                 4 => parameters(&mut parts.parameters, value, Place::Request, limits)?,
@@ -91,7 +92,7 @@ impl Parts {
                 6 => parts.output(value, limits)?,
                 7 => {
                     more("raw_input_contents", parts.raw.len(), limits)?;
-                    let bytes = value.bytes().map_err(|why| wrong("raw_input_contents", why))?;
+                    let bytes = value.bytes().map_err(|fault| wrong("raw_input_contents", fault))?;
                     parts.raw.push(message.slice_ref(bytes));
                 }
                 _ => {}
@@ -128,10 +129,11 @@ impl Parts {
         let index = self.outputs.len();
         more("outputs", index, limits)?;
         let wrong = |problem| Refusal::Tensor { what: "output", index, name: None, problem };
+        let fault = |fault: Fault| wrong(fault.to_string());
         let (mut name, mut own) = ("", Parameters::new());
-        for field in Fields::new(value.bytes().map_err(wrong)?) {
-            match field.map_err(wrong)? {
-                (1, value) => name = value.text(limits.name_bytes).map_err(wrong)?,
+        for field in Fields::new(value.bytes().map_err(fault)?) {
+            match field.map_err(fault)? {
+                (1, value) => name = value.text(limits.name_bytes).map_err(fault)?,
                 (2, value) => parameters(&mut own, value, Place::Output(index), limits)?,
                 _ => {}
             }
@@ -219,6 +221,12 @@ impl From<Wrong> for Problem {
     }
 }
 
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Self::Wrong(fault.to_string())
+    }
+}
+
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
@@ -294,32 +302,18 @@ fn more(what: &'static str, have: usize, limits: &Limits) -> Result<(), Refusal>
 /// Where the first raw contents begin in a message of which `begun` is here, if their end is not: that
 /// place shall lie at an address for elements of any type.
 pub fn raw_begins(begun: &[u8]) -> Option<usize> {
-    let mut rest = begun;
-    while !rest.is_empty() {
-        let tag = varint(&mut rest).ok()?;
-        match tag & 7 {
-            0 => drop(varint(&mut rest).ok()?),
-            1 => rest = rest.get(8..)?,
-            5 => rest = rest.get(4..)?,
-            2 => {
-                let length = usize::try_from(varint(&mut rest).ok()?).ok()?;
-                match rest.get(length..) {
-                    Some(after) => rest = after,
-                    None if tag >> 3 == 7 => return Some(begun.len() - rest.len()),
-                    None => return None,
-                }
-            }
-            _ => return None,
-        }
+    let mut fields = Fields::new(begun);
+    match fields.find_map(Result::err)? {
+        Fault::PastTheEnd(7) => Some(fields.at()),
+        _ => None,
     }
-    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::wire::Message;
     use crate::oip::request::Parameter;
+    use crate::protobuf::Message;
 
     fn limits() -> Limits {
         Limits::for_package(1)

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::wire::Message;
+use crate::protobuf::Message;
 
 /// A field of a message.
 #[derive(Debug)]

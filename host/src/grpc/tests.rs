@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::frame::framed;
-use super::wire::{Fields, Message, Value};
+use crate::protobuf::{Fields, Message, Value};
 use crate::serve::connection::{self, Limits};
 use crate::serve::fake::{Behaviour, Fake, manifest};
 use crate::serve::served::Served;

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use selvedge_host::grpc::answer::{self as grpc, Asked};
 use selvedge_host::grpc::request::Parts;
-use selvedge_host::grpc::wire::{Fields, Message, Value};
 use selvedge_host::oip::answer::{AnsweredOutput, InferAnswer};
 use selvedge_host::oip::binary::Following;
 use selvedge_host::oip::elements::Encoding;
 use selvedge_host::oip::request::{Form, InferRequest};
 use selvedge_host::oip::{answer_body, request_json};
+use selvedge_host::protobuf::{Fields, Message, Value};
 
 use crate::tensors::{check_same_inputs, is_finite};
 use crate::{LIMITS, twin};

@@ -1,0 +1,96 @@
+//! Writes messages.
+
+/// A message as it is written. Fields without a value (0, empty) are left out, as protobuf has it.
+#[derive(Debug, Default)]
+pub struct Message(Vec<u8>);
+
+impl Message {
+    /// Its bytes.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn tag(&mut self, field: u32, kind: u32) {
+        put_varint(&mut self.0, u64::from(field << 3 | kind));
+    }
+
+    /// A number, or a boolean as 0 and 1.
+    pub fn number(&mut self, field: u32, value: u64) -> &mut Self {
+        if value != 0 {
+            self.chosen_number(field, value);
+        }
+        self
+    }
+
+    /// A number that is one of several fields of which one is there: 0 is written too.
+    pub fn chosen_number(&mut self, field: u32, value: u64) {
+        self.tag(field, 0);
+        put_varint(&mut self.0, value);
+    }
+
+    /// A `double` that is one of several.
+    pub fn chosen_double(&mut self, field: u32, value: f64) {
+        self.tag(field, 1);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Text or bytes; left out where they are empty.
+    pub fn bytes(&mut self, field: u32, value: impl AsRef<[u8]>) -> &mut Self {
+        if !value.as_ref().is_empty() {
+            self.part(field, value);
+        }
+        self
+    }
+
+    /// A message, text or bytes, one of a list or one of several: written when it is empty too.
+    pub fn part(&mut self, field: u32, value: impl AsRef<[u8]>) -> &mut Self {
+        let value = value.as_ref();
+        self.open(field, value.len());
+        self.0.extend_from_slice(value);
+        self
+    }
+
+    /// What stands in front of `length` bytes, which come next and from somewhere else.
+    pub fn open(&mut self, field: u32, length: usize) {
+        self.tag(field, 2);
+        put_varint(&mut self.0, length as u64);
+    }
+
+    /// Appends the bytes that [`Message::open`] announced.
+    pub fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        write(&mut self.0)
+    }
+
+    /// A message.
+    pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
+        let mut message = Self::default();
+        write(&mut message);
+        self.part(field, message.0)
+    }
+
+    /// Numbers, packed.
+    pub fn packed(&mut self, field: u32, values: impl IntoIterator<Item = u64>) -> &mut Self {
+        let mut packed = Vec::new();
+        values.into_iter().for_each(|value| put_varint(&mut packed, value));
+        self.bytes(field, packed)
+    }
+}
+
+impl AsRef<[u8]> for Message {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
