@@ -19,6 +19,10 @@ use crate::tensor::{MAX_RANK, NamedTensor, Tensor};
 /// Most fields of a message: every list of a request at its longest.
 const MOST_FIELDS: usize = 1024;
 
+/// Most bytes of a message beside its elements: names, shapes, parameters, and what nobody knows. They are read one
+/// by one, whatever the package allows its tensors, and on the thread that serves.
+pub const BESIDE: usize = 1 << 20;
+
 /// Longest name of a model or a version that is looked for.
 const MOST_NAME: usize = 1024;
 
@@ -72,15 +76,35 @@ pub struct Parts {
     inputs: Vec<Described>,
     outputs: Vec<RequestedOutput>,
     raw: Vec<Bytes>,
+    /// Bytes read so far that are no elements.
+    beside: usize,
 }
 
 impl Parts {
     /// Tells the parts of a message apart, within the limits of the package that is asked.
     pub fn of(message: &Bytes, limits: &Limits) -> Result<Self, Refusal> {
-        let mut parts =
-            Self { id: None, parameters: Parameters::new(), inputs: vec![], outputs: vec![], raw: vec![] };
-        for field in Fields::new(message) {
+        let mut parts = Self {
+            id: None,
+            parameters: Parameters::new(),
+            inputs: vec![],
+            outputs: vec![],
+            raw: vec![],
+            beside: 0,
+        };
+        let mut fields = Fields::new(message);
+        let mut end = 0;
+        while let Some(field) = fields.next() {
             let (number, value) = field?;
+            let elements = match value {
+                // An input is counted while it is read.
+                Value::Bytes(bytes) if matches!(number, 5 | 7) => bytes.len(),
+                _ => 0,
+            };
+            parts.beside += fields.at() - end - elements;
+            if parts.beside > BESIDE {
+                return Err(too_much_beside());
+            }
+            end = fields.at();
             let wrong = |what: &str, fault: Fault| Refusal::Message(format!("{what}: {fault}"));
             match number {
                 3 => {
@@ -112,12 +136,13 @@ impl Parts {
         let index = self.inputs.len();
         more("inputs", index, limits)?;
         let mut name = None;
-        let described = input(value, message, limits, &mut name).map_err(|problem| match problem {
-            Problem::Refused(refusal) => refusal,
-            Problem::Wrong(problem) => {
-                Refusal::Tensor { what: "input", index, name: name.map(str::to_owned), problem }
-            }
-        })?;
+        let described =
+            self.described(value, message, limits, &mut name).map_err(|problem| match problem {
+                Problem::Refused(refusal) => refusal,
+                Problem::Wrong(problem) => {
+                    Refusal::Tensor { what: "input", index, name: name.map(str::to_owned), problem }
+                }
+            })?;
         if self.inputs.iter().any(|input| input.name == described.name) {
             return Err(Refusal::Twice { what: "input", name: described.name });
         }
@@ -147,6 +172,56 @@ impl Parts {
         }
         self.outputs.push(RequestedOutput { name: name.to_owned(), form: Form::Binary });
         Ok(())
+    }
+
+    fn described<'a>(
+        &mut self,
+        value: Value<'a>,
+        message: &Bytes,
+        limits: &Limits,
+        name: &mut Option<&'a str>,
+    ) -> Result<Described, Problem> {
+        let (mut datatype, mut shape, mut own, mut contents) = (None, Vec::new(), Parameters::new(), None);
+        let mut fields = Fields::new(value.bytes()?);
+        let mut end = 0;
+        while let Some(field) = fields.next() {
+            let (number, value) = field?;
+            let elements = match value {
+                Value::Bytes(bytes) if number == 5 => bytes.len(),
+                _ => 0,
+            };
+            self.beside += fields.at() - end - elements;
+            if self.beside > BESIDE {
+                return Err(too_much_beside().into());
+            }
+            end = fields.at();
+            match number {
+                1 => *name = Some(value.text(limits.name_bytes)?),
+                2 => datatype = Some(known(value)?),
+                3 => extents(value, &mut shape)?,
+                4 => parameters(&mut own, value, Place::Input, limits)?,
+                5 => {
+                    let before = contents.replace(message.slice_ref(value.bytes()?));
+                    before.map_or(Ok(()), |_| Err("`contents` comes twice".to_owned()))?;
+                }
+                _ => {}
+            }
+        }
+        offered(&own)?;
+        let name = name.filter(|name| !name.is_empty()).ok_or("`name` is missing".to_owned())?;
+        let datatype = datatype.ok_or("`datatype` is missing".to_owned())?;
+        Ok(Described { name: name.to_owned(), datatype, shape, contents })
+    }
+
+    /// Bytes that are read one by one, or left: all but those of raw contents.
+    pub fn length(&self) -> usize {
+        let contents = self.inputs.iter().filter_map(|input| input.contents.as_ref());
+        contents.map(Bytes::len).fold(self.beside, usize::saturating_add)
+    }
+
+    /// Bytes of raw contents.
+    pub fn raw_length(&self) -> usize {
+        self.raw.iter().map(Bytes::len).fold(0, usize::saturating_add)
     }
 
     /// Whether its elements stand in the message as bytes. (A request without inputs says nothing of it.)
@@ -210,6 +285,11 @@ impl Parts {
     }
 }
 
+#[cold]
+fn too_much_beside() -> Refusal {
+    Refusal::TooMany { what: "bytes beside the tensors' elements", limit: BESIDE }
+}
+
 enum Problem {
     Refused(Refusal),
     Wrong(Wrong),
@@ -231,32 +311,6 @@ impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
-}
-
-fn input<'a>(
-    value: Value<'a>,
-    message: &Bytes,
-    limits: &Limits,
-    name: &mut Option<&'a str>,
-) -> Result<Described, Problem> {
-    let (mut datatype, mut shape, mut own, mut contents) = (None, Vec::new(), Parameters::new(), None);
-    for field in Fields::new(value.bytes()?) {
-        match field? {
-            (1, value) => *name = Some(value.text(limits.name_bytes)?),
-            (2, value) => datatype = Some(known(value)?),
-            (3, value) => extents(value, &mut shape)?,
-            (4, value) => parameters(&mut own, value, Place::Input, limits)?,
-            (5, value) => {
-                let before = contents.replace(message.slice_ref(value.bytes()?));
-                before.map_or(Ok(()), |_| Err("`contents` comes twice".to_owned()))?;
-            }
-            _ => {}
-        }
-    }
-    offered(&own)?;
-    let name = name.filter(|name| !name.is_empty()).ok_or("`name` is missing".to_owned())?;
-    let datatype = datatype.ok_or("`datatype` is missing".to_owned())?;
-    Ok(Described { name: name.to_owned(), datatype, shape, contents })
 }
 
 fn known(value: Value<'_>) -> Result<Datatype, Wrong> {
@@ -342,7 +396,7 @@ mod tests {
     fn elements_come_as_numbers_or_as_bytes() {
         let typed = request("INT16", &[2], |input| {
             input.message(5, |it| {
-                it.packed(2, [1, 300]);
+                it.packed(2, [1, 300].into_iter());
             });
         });
         let mut raw = Message::default();
@@ -402,7 +456,7 @@ mod tests {
         raw.part(7, "a");
         let both = request("INT8", &[1], |input| {
             input.message(5, |it| {
-                it.packed(2, [1]);
+                it.packed(2, [1].into_iter());
             });
         });
         check(&[&both[..], raw.as_ref()].concat(), "it has both `contents` and `raw_input_contents`");
@@ -412,6 +466,62 @@ mod tests {
         check(&[0x32, 0], "output 0: `name` is missing");
         let outputs = [0x32, 3, 0x0a, 1, b'y'].repeat(2);
         check(&outputs, "output `y` comes twice");
+    }
+
+    #[test]
+    fn what_stands_beside_elements_is_bounded_wherever_it_stands() {
+        let x = request("INT8", &[0], |_| {});
+        // What is around a field that fills the rest.
+        let check_at = |build: &dyn Fn(&[u8]) -> Vec<u8>| {
+            let around = build(&[0; 1 << 19]).len() - (1 << 19);
+            for (more, taken) in [(0, true), (1, false)] {
+                let message = build(&vec![0; BESIDE - around + more]);
+                assert_eq!(message.len(), BESIDE + more);
+                let parts = Parts::of(&message.into(), &limits());
+                match parts {
+                    Ok(parts) => assert!(taken && parts.length() == BESIDE),
+                    Err(refusal) => {
+                        let says = format!("more than {BESIDE} bytes beside the tensors' elements");
+                        assert!(!taken && refusal.to_string() == says, "{refusal}");
+                    }
+                }
+            }
+        };
+        let unknown = |bytes: &[u8]| {
+            let mut message = Message::default();
+            message.part(100, bytes);
+            message.into_bytes()
+        };
+        check_at(&|bytes| [&x[..], &unknown(bytes)].concat());
+        check_at(&|bytes| request("INT8", &[0], |input| input.append(|it| it.extend(unknown(bytes)))));
+        check_at(&|bytes| {
+            let mut output = Message::default();
+            output.part(6, [&b"\x0a\x01y"[..], &unknown(bytes)].concat());
+            [&x[..], output.as_ref()].concat()
+        });
+        check_at(&|bytes| {
+            let mut parameter = Message::default();
+            parameter.message(4, |entry| {
+                entry.bytes(1, "a").message(2, |chosen| {
+                    chosen.part(3, bytes);
+                });
+            });
+            [&x[..], parameter.as_ref()].concat()
+        });
+        // Elements are not among it, in either form.
+        let typed = request("FP32", &[1 << 18], |input| {
+            input.message(5, |it| {
+                it.bytes(6, vec![0; 1 << 20]);
+            });
+        });
+        let parts = Parts::of(&typed.into(), &limits()).unwrap();
+        assert!(parts.beside < 100 && parts.length() > 1 << 20 && parts.raw_length() == 0);
+        let mut raw = Message::default();
+        raw.part(7, vec![0; 1 << 20]);
+        let parts =
+            Parts::of(&[&request("INT8", &[1 << 20], |_| {})[..], raw.as_ref()].concat().into(), &limits());
+        let parts = parts.unwrap();
+        assert!(parts.length() < 100 && parts.raw_length() == 1 << 20);
     }
 
     #[test]

@@ -156,7 +156,7 @@ fn raw(model: &str, datatype: &str, count: u64, elements: &[u8]) -> Message {
     let mut message = Message::default();
     message.bytes(1, model).bytes(3, "seven");
     message.message(5, |input| {
-        input.bytes(1, "x").bytes(2, datatype).packed(3, [count]);
+        input.bytes(1, "x").bytes(2, datatype).packed(3, [count].into_iter());
     });
     message.part(7, elements);
     message
@@ -223,7 +223,7 @@ async fn elements_go_both_ways_as_bytes_and_as_numbers() {
     assert_eq!(fields(answer.message(), 6), [Value::Bytes(text)]);
     let mut typed = Message::default();
     typed.bytes(1, "text").message(5, |input| {
-        input.bytes(1, "x").bytes(2, "BYTES").packed(3, [2]).message(5, |it| {
+        input.bytes(1, "x").bytes(2, "BYTES").packed(3, [2].into_iter()).message(5, |it| {
             it.part(8, "a").part(8, "");
         });
     });
@@ -284,6 +284,33 @@ async fn wrong_calls_are_refused_in_words() {
     assert_eq!(answer, r#"{"live":true}"#);
     server.serving.drain();
     server.call("ModelInfer", &good).await.refused(14, "ending");
+}
+
+#[tokio::test]
+async fn a_long_message_is_read_at_its_turn_and_what_is_not_read_needs_none() {
+    let server = Server::echoing().await;
+    let model = server.serving.find("numbers", None).unwrap();
+    let leave = model.gate.ready(crate::clock::now() + LONG).await.unwrap();
+    let typed = |count: usize| {
+        let mut message = Message::default();
+        message.bytes(1, "numbers").message(5, |input| {
+            input.bytes(1, "x").bytes(2, "FP32").packed(3, [count as u64].into_iter());
+            input.message(5, |it| it.append(|bytes| bytes.extend([0x35, 0, 0, 0x80, 0x3f].repeat(count))));
+        });
+        message
+    };
+    let (long, short) = (typed(220_000), typed(200_000));
+    assert!(short.as_ref().len() < 1 << 20 && long.as_ref().len() > 1 << 20);
+    let client = &mut server.connect().await;
+    let waiting = call(client, "ModelInfer", &[("grpc-timeout", "50m")], vec![long.as_ref()]).await;
+    waiting.refused(4, "no turn within");
+    server.call("ModelInfer", &short).await.message();
+    server.call("ModelInfer", &raw("numbers", "FP32", 1 << 18, &[0; 1 << 20])).await.message();
+    drop(leave);
+    let answer = server.call("ModelInfer", &long).await;
+    let output = fields(answer.message(), 5)[0].bytes().unwrap();
+    let contents = fields(fields(output, 5)[0].bytes().unwrap(), 6)[0].bytes().unwrap();
+    assert!(contents == 1_f32.to_le_bytes().repeat(220_000));
 }
 
 #[tokio::test]

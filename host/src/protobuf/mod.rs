@@ -9,4 +9,4 @@ mod read;
 mod write;
 
 pub use read::{Fault, Fields, Value, varint};
-pub use write::Message;
+pub use write::{Message, packed_length};

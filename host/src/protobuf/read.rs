@@ -79,8 +79,9 @@ impl<'a> Value<'a> {
 #[derive(Debug, Clone)]
 pub struct Fields<'a> {
     rest: &'a [u8],
-    /// Where `rest` begins.
-    at: usize,
+    /// Where it ends in what it is a part of.
+    end: usize,
+    broken: bool,
 }
 
 impl<'a> Fields<'a> {
@@ -91,72 +92,75 @@ impl<'a> Fields<'a> {
 
     /// Of a message that begins at byte `at` of something larger.
     pub fn within(message: &'a [u8], at: usize) -> Self {
-        Self { rest: message, at }
+        Self { rest: message, end: at + message.len(), broken: false }
     }
 
     /// The byte up to which they were read: the end of the last field; behind a fault, the place of that.
     pub fn at(&self) -> usize {
-        self.at
-    }
-
-    fn take(&mut self, field: u32, length: usize) -> Result<&'a [u8], Fault> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Fault::PastTheEnd(field))?;
-        self.rest = rest;
-        self.at += length;
-        Ok(taken)
-    }
-
-    fn chunk<const LENGTH: usize>(&mut self, field: u32) -> Result<[u8; LENGTH], Fault> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Fault::PastTheEnd(field))?;
-        self.rest = rest;
-        self.at += LENGTH;
-        Ok(*taken)
-    }
-
-    fn varint(&mut self) -> Result<u64, Fault> {
-        let before = self.rest.len();
-        let number = varint(&mut self.rest)?;
-        self.at += before - self.rest.len();
-        Ok(number)
-    }
-
-    fn field(&mut self) -> Result<(u32, Value<'a>), Fault> {
-        let tag = self.varint()?;
-        let number = match u32::try_from(tag >> 3) {
-            Ok(number @ 1..=0x1fff_ffff) => number,
-            _ => return Err(Fault::NoNumber),
-        };
-        let value = match tag & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Wide(self.chunk(number)?),
-            2 => {
-                let length = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
-                Value::Bytes(self.take(number, length)?)
-            }
-            5 => Value::Narrow(self.chunk(number)?),
-            _ => return Err(Fault::Kind(number)),
-        };
-        Ok((number, value))
+        self.end - self.rest.len()
     }
 }
 
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Value<'a>), Fault>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
+        if self.rest.is_empty() || self.broken {
             return None;
         }
-        let field = self.field();
-        if field.is_err() {
-            self.rest = &[];
-        }
+        // By its own name while it is read: it need not be in memory then.
+        let mut rest = self.rest;
+        let field = field(&mut rest);
+        self.rest = rest;
+        self.broken = field.is_err();
         Some(field)
     }
 }
 
+/// The field that `rest` begins with; what follows it is left, or what follows the place of a fault.
+#[inline]
+fn field<'a>(rest: &mut &'a [u8]) -> Result<(u32, Value<'a>), Fault> {
+    let tag = varint(rest)?;
+    let number = match u32::try_from(tag >> 3) {
+        Ok(number @ 1..=0x1fff_ffff) => number,
+        _ => return Err(Fault::NoNumber),
+    };
+    let value = match tag & 7 {
+        0 => Value::Number(varint(rest)?),
+        1 => Value::Wide(chunk(rest, number)?),
+        2 => {
+            let length = usize::try_from(varint(rest)?).unwrap_or(usize::MAX);
+            let (bytes, after) = rest.split_at_checked(length).ok_or(Fault::PastTheEnd(number))?;
+            *rest = after;
+            Value::Bytes(bytes)
+        }
+        5 => Value::Narrow(chunk(rest, number)?),
+        _ => return Err(Fault::Kind(number)),
+    };
+    Ok((number, value))
+}
+
+#[inline]
+fn chunk<const LENGTH: usize>(rest: &mut &[u8], field: u32) -> Result<[u8; LENGTH], Fault> {
+    let (taken, after) = rest.split_first_chunk().ok_or(Fault::PastTheEnd(field))?;
+    *rest = after;
+    Ok(*taken)
+}
+
 /// The number that `bytes` begin with; what follows it is left.
+#[inline]
 pub fn varint(bytes: &mut &[u8]) -> Result<u64, Fault> {
+    // Nearly all are of one byte.
+    let (number, length) = match **bytes {
+        [byte @ ..0x80, ..] => (byte.into(), 1),
+        _ => long_varint(bytes)?,
+    };
+    *bytes = &bytes[length..];
+    Ok(number)
+}
+
+fn long_varint(bytes: &[u8]) -> Result<(u64, usize), Fault> {
     let mut value = 0_u64;
     for (index, &byte) in bytes.iter().enumerate().take(10) {
         if index == 9 && byte > 1 {
@@ -164,8 +168,7 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, Fault> {
         }
         value |= u64::from(byte & 0x7f) << (7 * index);
         if byte < 0x80 {
-            *bytes = &bytes[index + 1..];
-            return Ok(value);
+            return Ok((value, index + 1));
         }
     }
     Err(Fault::Number)
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn every_kind_of_field_comes_back() {
         let mut message = Message::default();
-        message.number(1, 150).number(2, 0).bytes(3, "hi").bytes(4, "").packed(5, [1, 300]);
+        message.number(1, 150).number(2, 0).bytes(3, "hi").bytes(4, "").packed(5, [1, 300].into_iter());
         message.chosen_number(6, 0);
         message.chosen_double(7, 1.5);
         message.message(8, |inner| {

@@ -1,7 +1,7 @@
 //! What came, given back as outputs: an answer reads back the same in every form that it is written in.
 
 use bytes::Bytes;
-use selvedge_host::grpc::answer::{self as grpc, Asked};
+use selvedge_host::grpc::answer::{Asked, Draft};
 use selvedge_host::grpc::request::Parts;
 use selvedge_host::oip::answer::{AnsweredOutput, InferAnswer};
 use selvedge_host::oip::binary::Following;
@@ -61,7 +61,11 @@ pub fn check(request: &InferRequest) {
 /// Answers of gRPC, as bytes and as numbers and texts.
 pub fn check_grpc(request: &InferRequest) {
     for asked in [Asked::Raw, Asked::Typed] {
-        let pieces = grpc::write(&echo(request, 0), asked).expect("short elements");
+        let answer = echo(request, 0);
+        let draft = Draft::of(&answer, asked);
+        let length = draft.length();
+        let pieces = draft.write().expect("short elements");
+        assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), length);
         // An answer's outputs are numbered as a request's inputs; its raw contents are not.
         let mut message = Message::default();
         for field in Fields::new(&pieces.concat()) {
