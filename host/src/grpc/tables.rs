@@ -121,15 +121,10 @@ const INSTANCE_GROUP: &[Field] = &[
     field("kind", 4, Kind::Word(&["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"])),
 ];
 
-const DYNAMIC_BATCHING: &[Field] = &[
-    field("preferred_batch_size", 1, Kind::Number),
-    field("max_queue_delay_microseconds", 2, Kind::Number),
-    field("preserve_ordering", 3, Kind::Number),
-];
+const DYNAMIC_BATCHING: &[Field] = &[field("max_queue_delay_microseconds", 2, Kind::Number)];
 
 const SEQUENCE_BATCHING: &[Field] = &[
     field("max_sequence_idle_microseconds", 1, Kind::Number),
-    field("direct", 3, Kind::Message(&[])),
     field("oldest", 4, Kind::Message(&[field("max_candidate_sequences", 1, Kind::Number)])),
 ];
 
@@ -145,7 +140,6 @@ const MODEL_STATISTICS: &[Field] = &[
     field("inference_stats", 6, Kind::Message(INFERENCE_STATISTICS)),
     field("batch_stats", 7, Kind::Message(BATCH_STATISTICS)),
     field("memory_usage", 8, Kind::Message(MEMORY_USAGE)),
-    field("response_stats", 0, Kind::Left),
 ];
 
 const INFERENCE_STATISTICS: &[Field] = &[
@@ -253,10 +247,10 @@ fn whole(value: &Value) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
-    use crate::oip::request::Parameters;
-    use crate::serve::fake;
-    use selvedge_package::Manifest;
+    use crate::control::repository::Listed;
+    use crate::serve::fake::{self, Behaviour, Fake};
+    use crate::serve::served::Served;
+    use crate::serve::{Serving, routes};
     use serde_json::json;
 
     /// Every name of `value` that the table does not have.
@@ -265,16 +259,10 @@ mod tests {
             Value::Array(values) => values.iter().for_each(|value| unknown(table, value, found)),
             Value::Object(entries) => {
                 for (name, value) in entries {
-                    match table.iter().find(|field| field.name == name).map(|field| &field.kind) {
-                        Some(Kind::Message(table)) => unknown(table, value, found),
-                        Some(Kind::Map(table)) => {
-                            value
-                                .as_object()
-                                .into_iter()
-                                .flatten()
-                                .for_each(|(_, value)| unknown(table, value, found));
-                        }
-                        Some(_) => {}
+                    match table.iter().find(|field| field.name == name) {
+                        Some(field) => inside(field, value)
+                            .into_iter()
+                            .for_each(|(table, value)| unknown(table, value, found)),
                         None => found.push(name.clone()),
                     }
                 }
@@ -283,37 +271,81 @@ mod tests {
         }
     }
 
-    fn check(table: &[Field], value: &Value) {
-        let mut found = Vec::new();
-        unknown(table, value, &mut found);
-        assert!(found.is_empty(), "a table of grpc::tables lacks {found:?}");
-        assert!(!message(table, value).is_empty());
-    }
-
-    #[test]
-    fn the_tables_have_all_that_rest_says() {
-        let mut manifest = fake::manifest("m", "1.0.0", 7, "FP32", &[-1, 2]);
-        manifest["inputs"][0]["optional"] = true.into();
-        manifest["module"]["component"] = "a.wasm".into();
-        manifest["module"]["sequences"] = json!({"most": 2, "idle-seconds": 60});
-        let manifest: Manifest = serde_json::from_value(manifest).unwrap();
-        let value = |value: &dyn erased::Json| value.json();
-        let parameters = Parameters::new();
-        check(SERVER, &value(&metadata::server()));
-        check(MODEL, &value(&ModelMetadata::new(&manifest, vec!["1.0.0".to_owned()], &parameters)));
-        check(CONFIG, &json!({"config": ModelConfig::new(&manifest)}));
-    }
-
-    /// What can be written as JSON, of any type.
-    mod erased {
-        pub trait Json {
-            fn json(&self) -> serde_json::Value;
-        }
-        impl<T: serde::Serialize> Json for T {
-            fn json(&self) -> serde_json::Value {
-                serde_json::to_value(self).unwrap()
+    /// Every name of the table that no value has.
+    fn unsaid(table: &[Field], values: &[&Value], found: &mut Vec<String>) {
+        for field in table {
+            let said: Vec<&Value> = values.iter().filter_map(|value| value.get(field.name)).collect();
+            if said.is_empty() {
+                found.push(field.name.to_owned());
+            }
+            let inner: Vec<_> = said.into_iter().flat_map(|value| inside(field, value)).collect();
+            if let Kind::Message(table) | Kind::Map(table) = field.kind {
+                unsaid(table, &inner.into_iter().map(|(_, value)| value).collect::<Vec<_>>(), found);
             }
         }
+    }
+
+    /// The messages in a field, each with its table.
+    fn inside<'a>(field: &Field, value: &'a Value) -> Vec<(&'static [Field], &'a Value)> {
+        match (&field.kind, value) {
+            (Kind::Message(table), Value::Array(values)) => {
+                values.iter().map(|value| (*table, value)).collect()
+            }
+            (Kind::Message(table), value) => vec![(*table, value)],
+            (Kind::Map(table), Value::Object(entries)) => {
+                entries.values().map(|value| (*table, value)).collect()
+            }
+            _ => vec![],
+        }
+    }
+
+    /// A table has all that is said, and nothing else.
+    fn check(table: &[Field], values: &[Value]) {
+        let (mut lacking, mut idle) = (Vec::new(), Vec::new());
+        for value in values {
+            unknown(table, value, &mut lacking);
+            assert!(!message(table, value).is_empty());
+        }
+        assert!(lacking.is_empty(), "a table of grpc::tables lacks {lacking:?}");
+        unsaid(table, &values.iter().collect::<Vec<_>>(), &mut idle);
+        assert!(idle.is_empty(), "a table of grpc::tables has {idle:?}, which REST does not say");
+    }
+
+    #[tokio::test]
+    async fn the_tables_have_all_that_rest_says() {
+        let serving = Serving::new(4);
+        let put = |name: &str, more: Value| {
+            let mut manifest = fake::manifest(name, "1.0.0", 7, "FP32", &[-1, 2]);
+            for side in ["inputs", "outputs"] {
+                manifest[side][0]["optional"] = true.into();
+            }
+            manifest["module"]["component"] = "a.wasm".into();
+            for (name, value) in more.as_object().into_iter().flatten() {
+                manifest["module"][name] = value.clone();
+            }
+            let served = Served::new(Fake::package(manifest, Behaviour::Echo), Default::default(), 0);
+            serving.table.stage(std::sync::Arc::clone(&served));
+            serving.table.activate(&served.reference()).unwrap();
+        };
+        put("m", json!({"sequences": {"most": 2, "idle-seconds": 60}}));
+        put("batched", json!({"batching": {"max-size": 4, "max-delay-ms": 1}}));
+        serving.announce();
+        let router = routes::router(serving);
+        let input = json!({"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]});
+        let asked = fake::post(&router, "/v2/models/batched/infer", json!({"inputs": [input]})).await;
+        assert_eq!(asked.0, 200, "{}", asked.1);
+        let told = async |path: &str| fake::get(&router, path).await.1;
+        check(LIVE, &[told("/v2/health/live").await]);
+        check(READY, &[told("/v2/health/ready").await]);
+        check(SERVER, &[told("/v2").await]);
+        check(MODEL_READY, &[told("/v2/models/m/ready").await]);
+        check(MODEL, &[told("/v2/models/m").await]);
+        let config = async |name: &str| json!({"config": told(&format!("/v2/models/{name}/config")).await});
+        check(CONFIG, &[config("m").await, config("batched").await]);
+        check(STATISTICS, &[told("/v2/models/stats").await]);
+        let text = || "a".to_owned();
+        let listed = Listed { name: text(), version: text(), state: "READY", reason: text() };
+        check(INDEX, &[json!({"models": [listed]})]);
     }
 
     #[test]
