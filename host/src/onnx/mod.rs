@@ -28,7 +28,7 @@ pub enum OnnxError {
     #[error("it is in ONNX Runtime's own format (.ort); package the ONNX file")]
     OrtFormat,
     /// Too deep.
-    #[error("its graphs are nested more than {DEPTH} deep")]
+    #[error("its messages are nested more than {DEPTH} deep")]
     Depth,
     /// Too many, or too long.
     #[error(
@@ -148,9 +148,59 @@ fn entry(bytes: &[u8], at: usize, _: usize, found: &mut Found) -> Result<(), Onn
     let (true, Some(location)) = (is_location, location) else {
         return Ok(());
     };
-    if location.len() > LOCATION_BYTES || found.len() >= LOCATIONS {
+    if location.len() > LOCATION_BYTES {
         return Err(OnnxError::Locations);
     }
     found.insert(std::str::from_utf8(location).map_err(|_| OnnxError::NotText)?.to_owned());
-    Ok(())
+    // Many tensors may lie in one file.
+    if found.len() > LOCATIONS { Err(OnnxError::Locations) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::Message;
+
+    /// A model whose tensors lie in files of these names.
+    fn model(names: impl IntoIterator<Item = String>) -> Vec<u8> {
+        let mut model = Message::default();
+        model.message(7, |graph| {
+            for name in names {
+                graph.message(5, |tensor| {
+                    tensor.message(13, |entry| {
+                        entry.bytes(1, "location").bytes(2, name);
+                    });
+                });
+            }
+        });
+        model.into_bytes()
+    }
+
+    #[test]
+    fn names_are_counted_and_not_the_tensors_that_have_them() {
+        let names = |count: usize| (0..count).map(|name| name.to_string());
+        let twice = external_data(&model(names(LOCATIONS).chain(names(LOCATIONS)))).unwrap();
+        assert_eq!(twice.len(), LOCATIONS);
+        assert_eq!(external_data(&model(names(LOCATIONS + 1))), Err(OnnxError::Locations));
+        assert!(external_data(&model(["a".repeat(LOCATION_BYTES)])).is_ok());
+        assert_eq!(external_data(&model(["a".repeat(LOCATION_BYTES + 1)])), Err(OnnxError::Locations));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let check = |bytes: &[u8], says: &str| {
+            assert_eq!(
+                external_data(bytes).unwrap_err().to_string(),
+                format!("it is not an ONNX file: {says}")
+            );
+        };
+        check(b"", "it has no graph");
+        check(&[8, 8, 0x3a, 5, 0x2a], "field 7 goes past the end of its message, at byte 4");
+        // A graph, in it a tensor, in that external data that is longer than it.
+        check(&[8, 8, 0x3a, 4, 0x2a, 2, 0x6a, 5], "field 13 goes past the end of its message, at byte 8");
+        check(
+            &[0x3a, 3, 0x2a, 1, 0x0b],
+            "field 1 is of a kind that protobuf does not have any more, at byte 5",
+        );
+    }
 }
