@@ -18,6 +18,7 @@ pub mod nn;
 pub mod oip;
 pub mod onnx;
 pub mod probe;
+pub mod protobuf;
 pub mod runtime;
 pub mod sandbox;
 pub mod sequence;

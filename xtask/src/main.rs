@@ -67,8 +67,8 @@ enum Command {
         arguments: Vec<String>,
     },
     /// Fuzz what reads bytes from outside: a target of tests/fuzz (`archive`, `bundle`, `chunk_index`,
-    /// `envelope`, `manifest`, and of the host `oip_json`, `oip_binary`, `oip_grpc`, `control_socket`), or
-    /// `all`
+    /// `envelope`, `manifest`, and of the host `oip_json`, `oip_binary`, `oip_grpc`, `control_socket`,
+    /// `onnx_protobuf`), or `all`
     Fuzz {
         /// Which one, such as `bundle`
         name: String,

@@ -5,15 +5,20 @@
 
 use bytes::Bytes;
 
-use super::wire::Message;
 use super::{contents, parameters};
 use crate::oip::answer::InferAnswer;
 use crate::oip::binary::{self, TooLong};
-use crate::tensor::Data;
+use crate::protobuf::Message;
+use crate::tensor::{Data, Tensor};
 
 /// Tensors up to this many bytes are put together with what stands before them: sending a piece costs more
 /// than copying it.
 const COPIED: usize = 4096;
+
+/// Fields of the message, and the one of an output for its elements as numbers and texts.
+const OUTPUT: u32 = 5;
+const RAW: u32 = 6;
+const CONTENTS: u32 = 5;
 
 /// How a client wrote its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,48 +29,123 @@ pub enum Asked {
     Typed,
 }
 
-/// Writes an answer; the pieces come one after another.
-pub fn write(answer: &InferAnswer, asked: Asked) -> Result<Vec<Bytes>, TooLong> {
-    let outputs = || answer.outputs.iter().map(|output| &output.tensor);
-    let typed =
-        asked == Asked::Typed && outputs().all(|output| contents::field(output.tensor.datatype()).is_some());
-    let mut open = Message::default();
-    open.bytes(1, &answer.by.name).bytes(2, &answer.by.version);
-    open.bytes(3, answer.id.as_deref().unwrap_or_default());
-    for parameters in [&answer.by.provenance, &answer.parameters] {
-        parameters::write(parameters, 4, &mut open);
-    }
-    for output in outputs() {
-        let tensor = &output.tensor;
-        open.message(5, |message| {
-            message.bytes(1, &output.name).bytes(2, tensor.datatype().name());
-            message.packed(3, tensor.shape().iter().copied());
-            if typed {
-                message.message(5, |elements| contents::write(tensor, elements));
-            }
-        });
-    }
-    let mut pieces = Vec::new();
-    if !typed {
-        for output in outputs() {
-            raw(&output.tensor, &mut open, &mut pieces)?;
-        }
-    }
-    close(&mut open, &mut pieces);
-    Ok(pieces)
+/// Bytes of an answer that are written, or copied: what is sent from where it is costs nothing.
+pub fn work(answer: &InferAnswer, asked: Asked) -> usize {
+    let tensors = answer.outputs.iter().map(|output| &output.tensor.tensor);
+    let of = |tensor: &Tensor| match tensor.data() {
+        Data::Fixed(_) if asked == Asked::Raw => 0,
+        _ => tensor.footprint(),
+    };
+    tensors.map(of).fold(0, usize::saturating_add)
 }
 
-fn raw(tensor: &crate::tensor::Tensor, open: &mut Message, pieces: &mut Vec<Bytes>) -> Result<(), TooLong> {
-    open.open(6, binary::length(tensor));
-    match tensor.data() {
-        Data::Fixed(buffer) if buffer.len() <= COPIED => open.append(|bytes| bytes.extend_from_slice(buffer)),
-        Data::Fixed(buffer) => {
-            close(open, pieces);
-            pieces.push(Bytes::from_owner(buffer.clone()));
+/// An answer whose length is known before its elements are written.
+#[derive(Debug)]
+pub struct Draft<'a> {
+    answer: &'a InferAnswer,
+    /// What stands in front of the outputs.
+    front: Message,
+    /// What stands in each output in front of its elements, and the bytes of those, as numbers and texts or raw.
+    outputs: Vec<(Message, usize)>,
+    form: Asked,
+}
+
+impl<'a> Draft<'a> {
+    /// Of an answer, for one who asked so.
+    pub fn of(answer: &'a InferAnswer, asked: Asked) -> Self {
+        let tensors = || answer.outputs.iter().map(|output| &output.tensor.tensor);
+        let all_typed = tensors().all(|tensor| contents::field(tensor.datatype()).is_some());
+        let form = if all_typed { asked } else { Asked::Raw };
+        let mut front = Message::default();
+        front.bytes(1, &answer.by.name).bytes(2, &answer.by.version);
+        front.bytes(3, answer.id.as_deref().unwrap_or_default());
+        for parameters in [&answer.by.provenance, &answer.parameters] {
+            parameters::write(parameters, 4, &mut front);
         }
-        Data::Bytes(strings) => open.append(|bytes| binary::write(strings, bytes))?,
+        let outputs = answer.outputs.iter().map(|output| {
+            let tensor = &output.tensor.tensor;
+            let mut described = Message::default();
+            described.bytes(1, &output.tensor.name).bytes(2, tensor.datatype().name());
+            described.packed(3, tensor.shape().iter().copied());
+            let elements = match form {
+                Asked::Raw => binary::length(tensor),
+                Asked::Typed => contents::length(tensor),
+            };
+            (described, elements)
+        });
+        let outputs = outputs.collect();
+        Self { answer, front, outputs, form }
     }
-    Ok(())
+
+    /// Bytes that it will have.
+    pub fn length(&self) -> usize {
+        let outputs = self.outputs.iter().map(|(described, elements)| match self.form {
+            Asked::Raw => {
+                let output = Message::takes(OUTPUT, described.as_ref().len());
+                output.saturating_add(Message::takes(RAW, *elements))
+            }
+            Asked::Typed => Message::takes(OUTPUT, inside(described, *elements)),
+        });
+        outputs.fold(self.front.as_ref().len(), usize::saturating_add)
+    }
+
+    /// Writes it; the pieces come one after another.
+    pub fn write(self) -> Result<Vec<Bytes>, TooLong> {
+        match self.form {
+            Asked::Raw => self.raw(),
+            Asked::Typed => Ok(self.typed()),
+        }
+    }
+
+    fn typed(self) -> Vec<Bytes> {
+        let mut message = Message::with_room(self.length());
+        message.append(|bytes| bytes.extend_from_slice(self.front.as_ref()));
+        for (output, (described, elements)) in self.answer.outputs.iter().zip(&self.outputs) {
+            message.open(OUTPUT, inside(described, *elements));
+            message.append(|bytes| bytes.extend_from_slice(described.as_ref()));
+            message.open(CONTENTS, *elements);
+            contents::write(&output.tensor.tensor, &mut message);
+        }
+        let mut pieces = Vec::new();
+        close(&mut message, &mut pieces);
+        pieces
+    }
+
+    fn raw(self) -> Result<Vec<Bytes>, TooLong> {
+        let Self { answer, front: mut open, outputs, .. } = self;
+        for (described, _) in &outputs {
+            open.part(OUTPUT, described);
+        }
+        let mut pieces = Vec::new();
+        for (output, (_, length)) in answer.outputs.iter().zip(outputs) {
+            open.open(RAW, length);
+            match output.tensor.tensor.data() {
+                Data::Fixed(buffer) if length <= COPIED => {
+                    open.append(|bytes| bytes.extend_from_slice(buffer));
+                }
+                Data::Bytes(strings) if length <= COPIED => {
+                    open.append(|bytes| binary::write(strings, bytes))?;
+                }
+                Data::Fixed(buffer) => {
+                    close(&mut open, &mut pieces);
+                    pieces.push(Bytes::from_owner(buffer.clone()));
+                }
+                Data::Bytes(strings) => {
+                    close(&mut open, &mut pieces);
+                    let mut piece = Vec::with_capacity(length);
+                    binary::write(strings, &mut piece)?;
+                    pieces.push(piece.into());
+                }
+            }
+        }
+        close(&mut open, &mut pieces);
+        Ok(pieces)
+    }
+}
+
+/// Bytes of an output with its elements inside.
+fn inside(described: &Message, elements: usize) -> usize {
+    described.as_ref().len().saturating_add(Message::takes(CONTENTS, elements))
 }
 
 fn close(open: &mut Message, pieces: &mut Vec<Bytes>) {
@@ -79,9 +159,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::grpc::wire::{Fields, Value};
     use crate::oip::answer::{AnsweredOutput, Answerer};
     use crate::oip::request::{Form, Parameter};
+    use crate::protobuf::{Fault, Fields, Value};
     use crate::tensor::{NamedTensor, Strings, Tensor};
     use selvedge_package::tensor::Datatype;
 
@@ -103,8 +183,17 @@ mod tests {
         Tensor::fixed(datatype, [length as u64], vec![1; length * size]).unwrap()
     }
 
+    /// Its length is known before, and it takes no more memory.
+    fn write(answer: &InferAnswer, asked: Asked) -> Vec<Bytes> {
+        let draft = Draft::of(answer, asked);
+        let length = draft.length();
+        let pieces = draft.write().unwrap();
+        assert_eq!(length, pieces.iter().map(Bytes::len).sum::<usize>());
+        pieces
+    }
+
     fn fields(message: &[u8], number: u32) -> Vec<Vec<u8>> {
-        let of = |field: Result<(u32, Value<'_>), String>| match field.unwrap() {
+        let of = |field: Result<(u32, Value<'_>), Fault>| match field.unwrap() {
             (found, value) if found == number => Some(value.bytes().unwrap().to_vec()),
             _ => None,
         };
@@ -116,7 +205,7 @@ mod tests {
         let text = Tensor::bytes([2], Strings::from_iter(["a", ""])).unwrap();
         let large = fixed(Datatype::Int64, 1000);
         let at = large.as_fixed().unwrap().as_ptr();
-        let pieces = write(&answer(vec![fixed(Datatype::Fp16, 2), large, text]), Asked::Raw).unwrap();
+        let pieces = write(&answer(vec![fixed(Datatype::Fp16, 2), large, text]), Asked::Raw);
         assert_eq!(pieces.len(), 3);
         assert_eq!(pieces[1].as_ptr(), at, "sent from where it is");
         let whole = pieces.concat();
@@ -135,12 +224,34 @@ mod tests {
 
     #[test]
     fn one_who_sent_numbers_gets_numbers() {
-        let pieces = write(&answer(vec![fixed(Datatype::Bool, 2)]), Asked::Typed).unwrap().concat();
+        let pieces = write(&answer(vec![fixed(Datatype::Bool, 2)]), Asked::Typed).concat();
         assert!(fields(&pieces, 6).is_empty());
         assert_eq!(fields(&fields(&pieces, 5)[0], 5), [vec![0x0a, 2, 1, 1]]);
         // Unless one of them has no such form: it is all or none.
         let both = answer(vec![fixed(Datatype::Bool, 2), fixed(Datatype::Bf16, 1)]);
-        let pieces = write(&both, Asked::Typed).unwrap().concat();
+        let pieces = write(&both, Asked::Typed).concat();
         assert_eq!(fields(&pieces, 6).len(), 2);
+    }
+
+    #[test]
+    fn numbers_that_take_more_than_their_elements_are_written_into_as_much_as_they_take() {
+        let minus = Tensor::fixed(Datatype::Int8, [3000], vec![0xff; 3000]).unwrap();
+        let text = Tensor::bytes([2], Strings::from_iter(["a".repeat(200), String::new()])).unwrap();
+        let pieces = write(&answer(vec![minus, text]), Asked::Typed);
+        let [piece] = <[Bytes; 1]>::try_from(pieces).unwrap();
+        assert!(piece.len() > 30_000);
+        let piece = Vec::from(piece);
+        assert_eq!(piece.capacity(), piece.len());
+    }
+
+    #[test]
+    fn what_is_sent_from_where_it_is_is_no_work() {
+        let text = || Tensor::bytes([1], Strings::from_iter(["a".repeat(92)])).unwrap();
+        let both = answer(vec![fixed(Datatype::Int64, 1000), text()]);
+        assert_eq!((work(&both, Asked::Raw), work(&both, Asked::Typed)), (100, 8100));
+        // A long text is a piece of its own, of its own length.
+        let long = Tensor::bytes([1], Strings::from_iter(["a".repeat(5000)])).unwrap();
+        let pieces = write(&answer(vec![long]), Asked::Raw);
+        assert_eq!(Vec::from(pieces[1].clone()).capacity(), 5004);
     }
 }

@@ -4,8 +4,9 @@
 
 use selvedge_package::tensor::Datatype;
 
-use super::wire::{Fields, Message, Value, Wrong, varint};
+use super::Wrong;
 use crate::oip::elements;
+use crate::protobuf::{Fields, Message, Value, packed_length, varint};
 use crate::tensor::{Strings, Tensor};
 
 /// Fields of the message, by number from 1.
@@ -55,7 +56,7 @@ pub fn read(datatype: Datatype, shape: &[u64], contents: &[u8], limit: usize) ->
     let Some(wanted) = field(datatype) else {
         return Err(format!("{datatype} has no form in `contents`: send it in `raw_input_contents`"));
     };
-    let mut elements = Elements { datatype, count, limit, fixed: Vec::new(), ends: Vec::new() };
+    let mut elements = Elements::of(datatype, count, contents.len(), limit);
     for found in Fields::new(contents) {
         let (number, value) = found?;
         match (number, value) {
@@ -84,6 +85,20 @@ struct Elements {
 }
 
 impl Elements {
+    /// Room for all that can be in so many bytes, so that nothing grows: a number takes a byte of them at least,
+    /// an element of BYTES two.
+    fn of(datatype: Datatype, count: usize, contents: usize, limit: usize) -> Self {
+        let (fixed, ends) = match datatype.size() {
+            Some(size) => (count.min(contents) * size, 0),
+            None => {
+                let ends = count.min(contents / 2);
+                (contents - 2 * ends, ends)
+            }
+        };
+        let (fixed, ends) = (Vec::with_capacity(fixed.min(limit)), Vec::with_capacity(ends));
+        Self { datatype, count, limit, fixed, ends }
+    }
+
     fn have(&self) -> usize {
         self.datatype.size().map_or(self.ends.len(), |size| self.fixed.len() / size)
     }
@@ -107,11 +122,8 @@ impl Elements {
             (Datatype::Fp64, Value::Bytes(bytes)) => self.packed(bytes, 8),
             (_, Value::Number(number)) => self.number(number),
             (_, Value::Bytes(mut numbers)) => {
-                // A number takes a byte at least.
-                let size = self.datatype.size().unwrap_or(1);
-                self.fixed.reserve(numbers.len().min(self.count) * size);
                 while !numbers.is_empty() {
-                    let number = varint(&mut numbers).map_err(|wrong| self.at(&wrong))?;
+                    let number = varint(&mut numbers).map_err(|fault| self.at(&fault.to_string()))?;
                     self.number(number)?;
                 }
                 Ok(())
@@ -187,6 +199,31 @@ impl Elements {
     }
 }
 
+/// Bytes that [`write`] takes for a tensor.
+pub fn length(tensor: &Tensor) -> usize {
+    let Some(field) = field(tensor.datatype()) else { return 0 };
+    if let Some(strings) = tensor.as_strings() {
+        return strings.iter().map(|element| Message::takes(field, element.len())).sum();
+    }
+    let packed = match tensor.datatype() {
+        Datatype::Fp32 | Datatype::Fp64 => tensor.byte_length(),
+        _ => packed_length(numbers(tensor)),
+    };
+    if packed == 0 { 0 } else { Message::takes(field, packed) }
+}
+
+/// Elements that are whole numbers, as they are written: a negative one with all bits of its sign.
+fn numbers(tensor: &Tensor) -> impl Iterator<Item = u64> + Clone {
+    let size = tensor.datatype().size().unwrap_or(1);
+    let signed = matches!(tensor.datatype(), Datatype::Int8 | Datatype::Int16 | Datatype::Int32);
+    tensor.as_fixed().unwrap_or_default().chunks_exact(size).map(move |element| {
+        let negative = signed && element.last().is_some_and(|last| *last >= 0x80);
+        let mut whole = if negative { [0xff; 8] } else { [0; 8] };
+        whole[..size].copy_from_slice(element);
+        u64::from_le_bytes(whole)
+    })
+}
+
 /// Writes the elements of a tensor into a message; there is a [`field`] for its type.
 pub fn write(tensor: &Tensor, message: &mut Message) {
     let Some(field) = field(tensor.datatype()) else { return };
@@ -196,23 +233,10 @@ pub fn write(tensor: &Tensor, message: &mut Message) {
         });
         return;
     }
-    let bytes = tensor.as_fixed().unwrap_or_default();
-    let size = tensor.datatype().size().unwrap_or(1);
     match tensor.datatype() {
-        Datatype::Fp32 | Datatype::Fp64 => {
-            message.bytes(field, bytes);
-        }
-        datatype => {
-            let signed = matches!(datatype, Datatype::Int8 | Datatype::Int16 | Datatype::Int32);
-            let numbers = bytes.chunks_exact(size).map(|element| {
-                let negative = signed && element.last().is_some_and(|last| *last >= 0x80);
-                let mut whole = if negative { [0xff; 8] } else { [0; 8] };
-                whole[..size].copy_from_slice(element);
-                u64::from_le_bytes(whole)
-            });
-            message.packed(field, numbers);
-        }
-    }
+        Datatype::Fp32 | Datatype::Fp64 => message.bytes(field, tensor.as_fixed().unwrap_or_default()),
+        _ => message.packed(field, numbers(tensor)),
+    };
 }
 
 #[cfg(test)]
@@ -244,6 +268,7 @@ mod tests {
                 }
             };
             let contents = written(&tensor);
+            assert_eq!(contents.len(), length(&tensor), "{datatype}");
             let came = read(datatype, &[3], &contents, LIMIT);
             if field(datatype).is_none() {
                 assert!(contents.is_empty() && came.unwrap_err().contains("raw_input_contents"));
@@ -303,6 +328,26 @@ mod tests {
         check(Datatype::Int8, &[u64::MAX, 2], &[], "larger than the package's limit");
         check(Datatype::Bytes, &[1 << 13], &[], "and 0 came");
         check(Datatype::Bytes, &[1 << 14], &[], "larger than the package's limit");
+    }
+
+    #[test]
+    fn nothing_grows_while_it_is_read() {
+        let check = |datatype, count: usize, contents: &[u8], expected: (usize, usize)| {
+            let mut elements = Elements::of(datatype, count, contents.len(), LIMIT);
+            let room = |elements: &Elements| (elements.fixed.capacity(), elements.ends.capacity());
+            assert_eq!(room(&elements), expected);
+            for field in Fields::new(contents) {
+                elements.add(field.unwrap().1).unwrap();
+            }
+            assert_eq!((elements.have(), room(&elements)), (count, expected), "{datatype}");
+        };
+        check(Datatype::Int64, 300, &[0x18, 1].repeat(300), (2400, 0));
+        check(Datatype::Int64, 300, &[&[0x1a, 0xac, 2][..], &[1; 300]].concat(), (2400, 0));
+        check(Datatype::Fp32, 300, &[0x35, 0, 0, 0, 0].repeat(300), (1200, 0));
+        check(Datatype::Bytes, 300, &[0x42, 1, b'a'].repeat(300), (300, 300));
+        check(Datatype::Bytes, 300, &[0x42, 0].repeat(300), (0, 300));
+        // A shape alone gets no room.
+        assert_eq!(Elements::of(Datatype::Fp64, 8000, 3, LIMIT).fixed.capacity(), 24);
     }
 
     proptest::proptest! {

@@ -8,26 +8,28 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use bytes::Bytes;
 
-use super::answer::{self as written, Asked};
+use super::answer::{self as written, Asked, Draft};
 use super::frame::{self, Messages};
-use super::request::{Head, Parts};
+use super::request::{BESIDE, Head, Parts};
 use super::timeout;
 use crate::clock;
-use crate::oip::request::{InferRequest, Limits};
+use crate::oip::answer::InferAnswer;
+use crate::oip::request::InferRequest;
 use crate::serve::Serving;
 use crate::serve::answer;
-use crate::serve::body::Reserved;
+use crate::serve::body::{Budget, Reserved};
 use crate::serve::counts::Times;
 use crate::serve::failure::Failure;
+use crate::serve::gate::Turned;
 use crate::serve::served::Held;
 use crate::serve::trace;
 use crate::threads;
 
-/// What a message may have beside its tensors: names, shapes, parameters.
-const BESIDE: usize = 1 << 20;
+/// Messages of more than this to read, and answers of more than this to write, are for a thread that may block.
+const WORKED_ON_HERE: usize = 1 << 20;
 
-/// Messages above this are made into tensors, and answers above it into messages, on a thread that may block.
-const MADE_ASIDE: usize = 1 << 20;
+/// Raw contents above this are, too: some of them may have to be copied.
+const COPIED_HERE: usize = 8 << 20;
 
 /// The longest message that some package takes.
 pub fn longest(serving: &Serving) -> usize {
@@ -92,7 +94,9 @@ async fn ask(
     let parts = Parts::of(message, &limits)?;
     reserved.grow(&serving.budget, message.len().saturating_add(parts.beside(&limits)?))?;
     let asked = if parts.is_raw() { Asked::Raw } else { Asked::Typed };
-    let mut request = made(parts, message.len(), limits).await?;
+    let until = start + model.deadline();
+    let until = asking.until.map_or(until, |given| given.min(until));
+    let mut request = made(parts, model, (start, until)).await?;
     if let Some(until) = asking.until {
         timeout::shorten(&mut request.parameters, until.saturating_duration_since(start));
     }
@@ -103,14 +107,12 @@ async fn ask(
     if let (Some(_), true) = (asking.last, wants_last) {
         answer.parameters.insert(FINAL.to_owned(), crate::oip::request::Parameter::Boolean(true));
     }
-    let size: usize = answer.outputs.iter().map(|output| output.tensor.tensor.footprint()).sum();
-    // What is written is held before it is: bytes may have lengths in front of each element.
-    reserved.grow(&serving.budget, size)?;
-    let pieces = if size > MADE_ASIDE {
-        let writing = threads::aside(move || written::write(&answer, asked));
-        writing.await.map_err(|_| Failure::Panic)??
+    let budget = serving.budget.clone();
+    let (pieces, reserved) = if written::work(&answer, asked) <= WORKED_ON_HERE {
+        write(&answer, asked, reserved, &budget)?
     } else {
-        written::write(&answer, asked)?
+        let writing = threads::aside(move || write(&answer, asked, reserved, &budget));
+        writing.await.map_err(|_| Failure::Panic)??
     };
     let pieces = match asking.last {
         Some(field) => frame::framed(inside(field, pieces))?,
@@ -129,19 +131,43 @@ fn stream_end(request: &InferRequest) -> bool {
     asked == Some(&crate::oip::request::Parameter::Boolean(true))
 }
 
-/// Makes the tensors of a request; large ones on a thread that may block.
-async fn made(parts: Parts, length: usize, limits: Limits) -> Result<InferRequest, Failure> {
-    if length <= MADE_ASIDE {
+/// Makes the tensors of a request; large ones on a thread that may block, at their turn.
+async fn made(
+    parts: Parts,
+    model: &Held,
+    (start, until): (Instant, Instant),
+) -> Result<InferRequest, Failure> {
+    let limits = model.limits;
+    if parts.length() <= WORKED_ON_HERE && parts.raw_length() <= COPIED_HERE {
         return Ok(parts.request(&limits)?);
     }
-    let making = threads::aside(move || parts.request(&limits));
+    let leave = Box::pin(model.gate.ready(until)).await.map_err(|turned| match turned {
+        Turned::Late => Failure::Late(until.saturating_duration_since(start)),
+        turned => turned.into(),
+    })?;
+    let making = threads::aside(move || {
+        let _leave = leave;
+        parts.request(&limits)
+    });
     Ok(making.await.map_err(|_| Failure::Panic)??)
+}
+
+/// Writes an answer. What it takes is held before it is written: a number may take ten bytes for one.
+fn write(
+    answer: &InferAnswer,
+    asked: Asked,
+    mut reserved: Reserved,
+    budget: &Budget,
+) -> Result<(Vec<Bytes>, Reserved), Failure> {
+    let draft = Draft::of(answer, asked);
+    reserved.grow(budget, draft.length())?;
+    Ok((draft.write()?, reserved))
 }
 
 /// A message in pieces as the field of another one.
 fn inside(field: u32, mut pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length = pieces.iter().map(Bytes::len).sum();
-    let mut open = super::wire::Message::default();
+    let mut open = crate::protobuf::Message::default();
     open.open(field, length);
     let mut front = open.into_bytes();
     if let Some(first) = pieces.first_mut() {

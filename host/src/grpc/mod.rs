@@ -2,8 +2,8 @@
 //! HTTP/2. It is another way to write what REST says, and decides nothing: requests go the way of
 //! `serve::answer`, answers about models are those of REST by the tables of `tables`.
 //!
-//! Messages are read and written by hand (`wire`): a message is bounded by counts before anything is made
-//! of it, and elements stay where they came. `docs/adr/0028` says why.
+//! Messages are read and written by hand (`crate::protobuf`): a message is bounded by counts before anything
+//! is made of it, and elements stay where they came. `docs/adr/0028` says why.
 
 pub mod answer;
 pub mod contents;
@@ -18,7 +18,6 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod timeout;
-pub mod wire;
 
 use std::sync::Arc;
 
@@ -32,6 +31,8 @@ use serde_json::{Value, json};
 use crate::control::Control;
 use crate::memory;
 use crate::oip::metadata::{self, ModelConfig, ModelMetadata};
+use crate::oip::refusal::Refusal;
+use crate::protobuf::{Fault, Message};
 use crate::serve::Serving;
 use crate::serve::failure::Failure;
 use crate::serve::served::Served;
@@ -39,7 +40,6 @@ use crate::serve::statistics::{ModelStatistics, Statistics};
 use frame::Messages;
 use request::Head;
 use tables::Field;
-use wire::Message;
 
 /// Path of the service.
 pub const SERVICE: &str = "/inference.GRPCInferenceService/{method}";
@@ -49,6 +49,15 @@ pub const HEALTH: &str = "/grpc.health.v1.Health/{method}";
 
 /// The names of both, as the one for health knows them.
 const NAMES: [&str; 2] = ["inference.GRPCInferenceService", "grpc.health.v1.Health"];
+
+/// What is wrong with a message, in words.
+type Wrong = String;
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Self {
+        Self::Message(fault.to_string())
+    }
+}
 
 /// Longest message of a call that brings no tensors.
 const SMALL: usize = 64 << 10;

@@ -1,8 +1,9 @@
 //! Parameters in messages (`map<string, InferParameter>`), both ways.
 
-use super::wire::{Fields, Message, Value, Wrong};
+use super::Wrong;
 use crate::oip::refusal::Refusal;
 use crate::oip::request::{Limits, Parameter, Parameters};
+use crate::protobuf::{Fields, Message, Value};
 
 /// Whose parameters they are.
 #[derive(Debug, Clone, Copy)]
@@ -38,40 +39,45 @@ pub fn parameters(
 }
 
 fn entry<'a>(value: Value<'a>, limits: &Limits) -> Result<(&'a str, Parameter), Wrong> {
-    let (mut key, mut chosen) = ("", None);
+    // Of a field that comes again the last one counts, and only that is made.
+    let (mut key, mut last) = ("", None);
     for field in Fields::new(value.bytes()?) {
         match field? {
             (1, value) => key = value.text(limits.name_bytes)?,
-            (2, value) => chosen = parameter(value)?,
+            (2, value) => last = Some(value.bytes()?),
             _ => {}
         }
     }
-    let value = chosen.ok_or_else(|| format!("`{key}` has no value, or one of an unknown kind"))?;
+    let value = last.map_or(Ok(None), parameter)?;
+    let value = value.ok_or_else(|| format!("`{key}` has no value, or one of an unknown kind"))?;
     Ok((key, value))
 }
 
 /// The value that an `InferParameter` has chosen, the last one if several are there.
-fn parameter(value: Value<'_>) -> Result<Option<Parameter>, Wrong> {
+fn parameter(message: &[u8]) -> Result<Option<Parameter>, Wrong> {
     let mut chosen = None;
-    for field in Fields::new(value.bytes()?) {
-        chosen = match field? {
-            (1, value) => Some(Parameter::Boolean(value.number()? != 0)),
-            (2, value) => Some(Parameter::Integer(value.number()?.cast_signed())),
-            // What its text may take is bounded by the message.
-            (3, value) => Some(Parameter::Text(value.text(usize::MAX)?.to_owned())),
-            (4, Value::Wide(bytes)) => match f64::from_le_bytes(bytes) {
-                number if number.is_finite() => Some(Parameter::Number(number)),
-                _ => return Err("a number that is not finite".to_owned()),
-            },
-            (4, _) => return Err("a double of another length".to_owned()),
-            (5, value) => Some(match value.number()? {
-                number if i64::try_from(number).is_ok() => Parameter::Integer(number.cast_signed()),
-                number => Parameter::Unsigned(number),
-            }),
-            _ => chosen,
-        };
+    for field in Fields::new(message) {
+        let (number, value) = field?;
+        if (1..=5).contains(&number) {
+            chosen = Some((number, value));
+        }
     }
-    Ok(chosen)
+    Ok(Some(match chosen {
+        None => return Ok(None),
+        Some((1, value)) => Parameter::Boolean(value.number()? != 0),
+        Some((2, value)) => Parameter::Integer(value.number()?.cast_signed()),
+        // What its text may take is bounded by what may stand beside elements.
+        Some((3, value)) => Parameter::Text(value.text(usize::MAX)?.to_owned()),
+        Some((4, Value::Wide(bytes))) => match f64::from_le_bytes(bytes) {
+            number if number.is_finite() => Parameter::Number(number),
+            _ => return Err("a number that is not finite".to_owned()),
+        },
+        Some((4, _)) => return Err("a double of another length".to_owned()),
+        Some((_, value)) => match value.number()? {
+            number if i64::try_from(number).is_ok() => Parameter::Integer(number.cast_signed()),
+            number => Parameter::Unsigned(number),
+        },
+    }))
 }
 
 /// Writes them as the map `field` of a message.
@@ -142,6 +148,10 @@ mod tests {
             },
             "not UTF-8",
         );
+        let both = |chosen: &mut Message| {
+            chosen.part(3, "a").part(3, "b");
+        };
+        check(1, &both, r#"Text("b")"#);
         check(2, &|chosen| chosen.chosen_number(1, 1), "parameter `a` comes twice");
         let mut many = Message::default();
         for key in 0..65 {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::response::Response;
 use serde_json::json;
 
-use super::wire::{Fields, Value};
 use super::{tables, told};
 use crate::control::repository::{index, load_model, no_parameters, one_repository, unload_model};
 use crate::control::{Control, refused::Refused};
 use crate::oip::refusal::Refusal;
+use crate::protobuf::{Fields, Value};
 use crate::serve::failure::Failure;
 
 /// Longest name of a model, and of a parameter.
@@ -48,27 +48,19 @@ impl Asked {
     fn of(method: &str, message: &[u8]) -> Result<Self, Failure> {
         let mut asked = Self::default();
         for field in Fields::new(message) {
-            let read = field.and_then(|(number, value)| match (number, value) {
-                (1, value) => value.text(MOST_NAME).map(|repository| {
-                    if repository.is_empty() { Ok(()) } else { Err(Failure::from(one_repository())) }
-                }),
-                (2, Value::Number(ready)) if method == "RepositoryIndex" => {
-                    asked.ready = ready != 0;
-                    Ok(Ok(()))
-                }
-                (2, value) => {
-                    value.text(MOST_NAME)?.clone_into(&mut asked.model);
-                    Ok(Ok(()))
-                }
+            match field.map_err(Refusal::from)? {
+                (1, value) if !text(value)?.is_empty() => return Err(one_repository().into()),
+                (1, _) => {}
+                (2, Value::Number(ready)) if method == "RepositoryIndex" => asked.ready = ready != 0,
+                (2, value) => text(value)?.clone_into(&mut asked.model),
                 (3, value) => {
-                    let key = Fields::new(value.bytes()?).flatten().find(|(number, _)| *number == 1);
-                    let key = key.map_or(Ok(""), |(_, value)| value.text(MOST_NAME))?;
+                    let entry = value.bytes().map_err(Refusal::from)?;
+                    let key = Fields::new(entry).flatten().find(|(number, _)| *number == 1);
+                    let key = key.map_or(Ok(""), |(_, value)| text(value))?;
                     asked.parameter.get_or_insert_with(|| key.to_owned());
-                    Ok(Ok(()))
                 }
-                _ => Ok(Ok(())),
-            });
-            read.map_err(Refusal::Message)??;
+                _ => {}
+            }
         }
         Ok(asked)
     }
@@ -80,6 +72,10 @@ impl Asked {
             Some(name) => Err(no_parameters(name).into()),
         }
     }
+}
+
+fn text(value: Value<'_>) -> Result<&str, Refusal> {
+    Ok(value.text(MOST_NAME)?)
 }
 
 impl From<Refused> for Failure {

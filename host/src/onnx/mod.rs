@@ -4,13 +4,11 @@
 //! wherever the format allows one, and every location counts, whether or not the tensor says that it
 //! uses it. A file that is not plain protobuf is refused, the `.ort` format with it.
 
-mod protobuf;
-
 use std::collections::BTreeSet;
 
-use self::protobuf::{Fields, Value};
+use crate::protobuf::{Fault, Fields, Value};
 
-/// Depth of graphs within graphs.
+/// Depth of messages within messages: a graph, a node, its attribute, a graph in that, and so on.
 const DEPTH: usize = 64;
 /// Different names of external data.
 const LOCATIONS: usize = 1000;
@@ -21,8 +19,8 @@ const LOCATION_BYTES: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OnnxError {
     /// Not protobuf, or cut off.
-    #[error("it is not an ONNX file: {0} at byte {1}")]
-    Protobuf(&'static str, usize),
+    #[error("it is not an ONNX file: {0}, at byte {1}")]
+    Protobuf(Fault, usize),
     /// Protobuf, but no graph in it.
     #[error("it is not an ONNX file: it has no graph")]
     NoGraph,
@@ -30,7 +28,7 @@ pub enum OnnxError {
     #[error("it is in ONNX Runtime's own format (.ort); package the ONNX file")]
     OrtFormat,
     /// Too deep.
-    #[error("its graphs are nested more than {DEPTH} deep")]
+    #[error("its messages are nested more than {DEPTH} deep")]
     Depth,
     /// Too many, or too long.
     #[error(
@@ -47,30 +45,44 @@ pub fn external_data(model: &[u8]) -> Result<BTreeSet<String>, OnnxError> {
     if model.get(4..8) == Some(b"ORTM") {
         return Err(OnnxError::OrtFormat);
     }
-    let mut found = BTreeSet::new();
-    let mut graphs = 0;
-    for field in Fields::new(model, 0) {
-        let (number, value) = field?;
-        let Value::Message(bytes, at) = value else { continue };
+    let (mut found, mut graphs) = (BTreeSet::new(), 0);
+    each(model, 0, |number, bytes, at| {
         match number {
             7 => {
                 graphs += 1;
-                graph(bytes, at, DEPTH, &mut found)?;
+                graph(bytes, at, DEPTH, &mut found)
             }
             // `training_info`: two graphs. `functions`: nodes, and default attributes.
             20 => visit(bytes, at, DEPTH, &mut found, |field| match field {
                 1 | 2 => Some(graph as Visitor),
                 _ => None,
-            })?,
+            }),
             25 => visit(bytes, at, DEPTH, &mut found, |field| match field {
                 7 => Some(node as Visitor),
                 11 => Some(attribute as Visitor),
                 _ => None,
-            })?,
-            _ => {}
+            }),
+            _ => Ok(()),
+        }
+    })?;
+    if graphs == 0 { Err(OnnxError::NoGraph) } else { Ok(found) }
+}
+
+/// Goes through those fields of a message that are bytes, and says where those begin in the file. A number
+/// in the place of a message is left: ONNX Runtime takes it for a field that it does not know.
+fn each<'a>(
+    message: &'a [u8],
+    at: usize,
+    mut look: impl FnMut(u32, &'a [u8], usize) -> Result<(), OnnxError>,
+) -> Result<(), OnnxError> {
+    let mut fields = Fields::within(message, at);
+    while let Some(field) = fields.next() {
+        match field.map_err(|fault| OnnxError::Protobuf(fault, fields.at()))? {
+            (number, Value::Bytes(bytes)) => look(number, bytes, fields.at() - bytes.len())?,
+            (_, Value::Number(_) | Value::Narrow(_) | Value::Wide(_)) => {}
         }
     }
-    if graphs == 0 { Err(OnnxError::NoGraph) } else { Ok(found) }
+    Ok(())
 }
 
 type Found = BTreeSet<String>;
@@ -85,13 +97,10 @@ fn visit(
     inside: impl Fn(u32) -> Option<Visitor>,
 ) -> Result<(), OnnxError> {
     let depth = depth.checked_sub(1).ok_or(OnnxError::Depth)?;
-    for field in Fields::new(bytes, at) {
-        let (number, value) = field?;
-        if let (Value::Message(bytes, at), Some(visitor)) = (value, inside(number)) {
-            visitor(bytes, at, depth, found)?;
-        }
-    }
-    Ok(())
+    each(bytes, at, |number, bytes, at| match inside(number) {
+        Some(visitor) => visitor(bytes, at, depth, found),
+        None => Ok(()),
+    })
 }
 
 fn graph(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<(), OnnxError> {
@@ -127,20 +136,71 @@ fn tensor(bytes: &[u8], at: usize, depth: usize, found: &mut Found) -> Result<()
 /// A key and a value of a tensor's `external_data`.
 fn entry(bytes: &[u8], at: usize, _: usize, found: &mut Found) -> Result<(), OnnxError> {
     let (mut is_location, mut location) = (false, None);
-    for field in Fields::new(bytes, at) {
-        match field? {
+    each(bytes, at, |number, bytes, _| {
+        match number {
             // A repeated scalar's last value counts for a reader; here any `location` makes it one.
-            (1, Value::Message(key, _)) => is_location |= key == b"location",
-            (2, Value::Message(value, _)) => location = Some(value),
+            1 => is_location |= bytes == b"location",
+            2 => location = Some(bytes),
             _ => {}
         }
-    }
+        Ok(())
+    })?;
     let (true, Some(location)) = (is_location, location) else {
         return Ok(());
     };
-    if location.len() > LOCATION_BYTES || found.len() >= LOCATIONS {
+    if location.len() > LOCATION_BYTES {
         return Err(OnnxError::Locations);
     }
     found.insert(std::str::from_utf8(location).map_err(|_| OnnxError::NotText)?.to_owned());
-    Ok(())
+    // Many tensors may lie in one file.
+    if found.len() > LOCATIONS { Err(OnnxError::Locations) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::Message;
+
+    /// A model whose tensors lie in files of these names.
+    fn model(names: impl IntoIterator<Item = String>) -> Vec<u8> {
+        let mut model = Message::default();
+        model.message(7, |graph| {
+            for name in names {
+                graph.message(5, |tensor| {
+                    tensor.message(13, |entry| {
+                        entry.bytes(1, "location").bytes(2, name);
+                    });
+                });
+            }
+        });
+        model.into_bytes()
+    }
+
+    #[test]
+    fn names_are_counted_and_not_the_tensors_that_have_them() {
+        let names = |count: usize| (0..count).map(|name| name.to_string());
+        let twice = external_data(&model(names(LOCATIONS).chain(names(LOCATIONS)))).unwrap();
+        assert_eq!(twice.len(), LOCATIONS);
+        assert_eq!(external_data(&model(names(LOCATIONS + 1))), Err(OnnxError::Locations));
+        assert!(external_data(&model(["a".repeat(LOCATION_BYTES)])).is_ok());
+        assert_eq!(external_data(&model(["a".repeat(LOCATION_BYTES + 1)])), Err(OnnxError::Locations));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let check = |bytes: &[u8], says: &str| {
+            assert_eq!(
+                external_data(bytes).unwrap_err().to_string(),
+                format!("it is not an ONNX file: {says}")
+            );
+        };
+        check(b"", "it has no graph");
+        check(&[8, 8, 0x3a, 5, 0x2a], "field 7 goes past the end of its message, at byte 4");
+        // A graph, in it a tensor, in that external data that is longer than it.
+        check(&[8, 8, 0x3a, 4, 0x2a, 2, 0x6a, 5], "field 13 goes past the end of its message, at byte 8");
+        check(
+            &[0x3a, 3, 0x2a, 1, 0x0b],
+            "field 1 is of a kind that protobuf does not have any more, at byte 5",
+        );
+    }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use selvedge_host::grpc::answer::{self as grpc, Asked};
+use selvedge_host::grpc::answer::{Asked, Draft};
 use selvedge_host::grpc::request::Parts;
-use selvedge_host::grpc::wire::{Fields, Message, Value};
 use selvedge_host::oip::answer::{AnsweredOutput, Answerer, InferAnswer};
 use selvedge_host::oip::binary::Following;
 use selvedge_host::oip::elements::Encoding;
 use selvedge_host::oip::request::{Form, InferRequest, Parameters};
 use selvedge_host::oip::{answer_body, request_json};
+use selvedge_host::protobuf::{Fields, Message, Value};
 
 use crate::tensors::{check_same_inputs, is_finite};
 use crate::{LIMITS, twin};
@@ -62,7 +62,11 @@ pub fn check(request: &InferRequest) {
 /// Answers of gRPC, as bytes and as numbers and texts.
 pub fn check_grpc(request: &InferRequest) {
     for asked in [Asked::Raw, Asked::Typed] {
-        let pieces = grpc::write(&echo(request, 0), asked).expect("short elements");
+        let answer = echo(request, 0);
+        let draft = Draft::of(&answer, asked);
+        let length = draft.length();
+        let pieces = draft.write().expect("short elements");
+        assert_eq!(pieces.iter().map(Bytes::len).sum::<usize>(), length);
         // An answer's outputs are numbered as a request's inputs; its raw contents are not.
         let mut message = Message::default();
         for field in Fields::new(&pieces.concat()) {

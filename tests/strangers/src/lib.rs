@@ -13,6 +13,7 @@ pub mod numbers;
 pub mod oip_binary;
 pub mod oip_grpc;
 pub mod oip_json;
+pub mod onnx_protobuf;
 pub mod replies;
 pub mod seeds;
 pub mod tensors;
@@ -25,11 +26,12 @@ use selvedge_host::oip::request::Limits;
 pub type Target = fn(&[u8]);
 
 /// Every way in, by the name of its fuzz target and of its folder of seeds.
-pub const TARGETS: [(&str, Target); 4] = [
+pub const TARGETS: [(&str, Target); 5] = [
     ("oip_json", oip_json::check),
     ("oip_binary", oip_binary::check),
     ("oip_grpc", oip_grpc::check),
     ("control_socket", control_socket::check),
+    ("onnx_protobuf", onnx_protobuf::check),
 ];
 
 /// Limits that short inputs reach.

@@ -1,7 +1,7 @@
 //! Changed inputs for the ordinary tests: the same ones each time, from a number. libFuzzer, which sees what
 //! an input reaches, finds more; this finds what a change of the code has broken.
 
-use selvedge_host::grpc::wire;
+use selvedge_host::protobuf;
 
 /// Numbers that look random and are the same each time (splitmix64).
 #[derive(Debug, Clone)]
@@ -127,11 +127,11 @@ fn number(random: &mut Random, bytes: &mut Vec<u8>, at: usize) {
 /// Makes the number of a message that begins at `at` a little larger or smaller.
 fn varint(random: &mut Random, bytes: &mut Vec<u8>, at: usize) {
     let mut rest = &bytes[at..];
-    let Ok(value) = wire::varint(&mut rest) else { return };
+    let Ok(value) = protobuf::varint(&mut rest) else { return };
     let end = bytes.len() - rest.len();
     let step = 1_u64 << [0, 0, 1, 7, 8, 15, 31][random.below(7)];
     let other = if random.below(2) == 0 { value.wrapping_add(step) } else { value.wrapping_sub(step) };
-    let mut message = wire::Message::default();
+    let mut message = protobuf::Message::default();
     message.chosen_number(1, other);
     // Behind the byte that says which field it is.
     bytes.splice(at..end, message.into_bytes().drain(1..));

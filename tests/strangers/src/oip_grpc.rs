@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use selvedge_host::grpc::request::{Head, Parts, raw_begins};
-use selvedge_host::grpc::wire::{Fields, Message, Value, varint};
 use selvedge_host::oip::refusal::Refusal;
 use selvedge_host::oip::request::InferRequest;
 use selvedge_host::oip::request_json;
+use selvedge_host::protobuf::{Fields, Message, Value, varint};
 
 use crate::written::{Elements, Layout, json, message};
 use crate::{LIMITS, answers, tensors};

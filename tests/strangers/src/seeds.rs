@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_control::path;
 use selvedge_host::oip::request_json;
+use selvedge_host::protobuf::Message;
 use serde_json::{Value, json};
 
 use crate::LIMITS;
@@ -77,6 +78,7 @@ pub fn of(target: &str) -> Vec<(String, Vec<u8>)> {
             })
             .collect(),
         "control_socket" => control_socket(),
+        "onnx_protobuf" => onnx_protobuf(),
         _ => Vec::new(),
     }
 }
@@ -174,4 +176,107 @@ fn control_socket() -> Vec<(String, Vec<u8>)> {
         ("paths", &paths),
     ];
     all.into_iter().map(|(name, requests)| (name.to_owned(), requests.concat())).collect()
+}
+
+/// Models that name external data, or none.
+fn onnx_protobuf() -> Vec<(String, Vec<u8>)> {
+    fn tensor(message: &mut Message, name: &str) {
+        message.packed(1, [2].into_iter()).number(2, 1).bytes(8, "w").number(14, 1);
+        for (key, value) in [("location", name), ("offset", "0"), ("length", "8")] {
+            message.message(13, |entry| {
+                entry.bytes(1, key).bytes(2, value);
+            });
+        }
+    }
+    fn identity(graph: &mut Message) {
+        graph.message(1, |node| {
+            node.bytes(1, "x").bytes(2, "y").bytes(4, "Identity");
+        });
+        graph.bytes(2, "g");
+    }
+    let model = |write: &dyn Fn(&mut Message)| {
+        let mut model = Message::default();
+        model.number(1, 8).message(7, identity);
+        write(&mut model);
+        model.message(8, |set| {
+            set.number(2, 17);
+        });
+        model.into_bytes()
+    };
+    let graph = |write: &dyn Fn(&mut Message)| {
+        model(&|model| {
+            model.message(7, write);
+        })
+    };
+    let attribute = |write: &dyn Fn(&mut Message)| {
+        graph(&|graph| {
+            graph.message(1, |node| {
+                node.bytes(4, "If").message(5, write);
+            });
+        })
+    };
+    let sparse = |message: &mut Message| {
+        message.message(1, |values| tensor(values, "values")).message(2, |places| tensor(places, "places"));
+    };
+    let all = [
+        ("none", model(&|_| {})),
+        (
+            "initializers",
+            graph(&|graph| {
+                graph.message(5, |it| tensor(it, "model.data")).message(5, |it| tensor(it, "gr\u{fc}n/../a"));
+            }),
+        ),
+        (
+            "sparse",
+            graph(&|graph| {
+                graph.message(15, sparse);
+            }),
+        ),
+        (
+            "attributes",
+            attribute(&|attribute| {
+                attribute.message(5, |it| tensor(it, "a")).message(10, |it| tensor(it, "b"));
+                attribute.message(22, sparse).message(23, sparse);
+            }),
+        ),
+        (
+            "graphs",
+            attribute(&|attribute| {
+                attribute.message(6, |graph| {
+                    graph.message(5, |it| tensor(it, "then"));
+                });
+                attribute.message(11, |graph| {
+                    identity(graph);
+                    graph.message(5, |it| tensor(it, "else"));
+                });
+            }),
+        ),
+        (
+            "functions",
+            model(&|model| {
+                model.message(25, |function| {
+                    function.message(7, |node| {
+                        node.message(5, |attribute| {
+                            attribute.message(5, |it| tensor(it, "node"));
+                        });
+                    });
+                    function.message(11, |attribute| {
+                        attribute.message(5, |it| tensor(it, "default"));
+                    });
+                });
+            }),
+        ),
+        (
+            "training",
+            model(&|model| {
+                model.message(20, |training| {
+                    training.message(1, |graph| {
+                        graph.message(5, |it| tensor(it, "first"));
+                    });
+                    training.message(2, identity);
+                });
+            }),
+        ),
+    ];
+    all.into_iter().map(|(name, model)| (name.to_owned(), model)).collect()
 }

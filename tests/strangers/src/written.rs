@@ -1,11 +1,11 @@
 //! A request written again: as JSON in two ways, as JSON with bytes behind it, as a message of gRPC.
 
 use bytes::Bytes;
-use selvedge_host::grpc::wire::Message;
 use selvedge_host::grpc::{contents, parameters};
 use selvedge_host::oip::binary::{self, Following};
 use selvedge_host::oip::elements::{self, Encoding, encoding_of};
 use selvedge_host::oip::request::{Form, InferRequest};
+use selvedge_host::protobuf::Message;
 use selvedge_host::tensor::{Data, NamedTensor, Tensor};
 use serde_json::{Value, json};
 

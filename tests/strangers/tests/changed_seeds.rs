@@ -65,6 +65,11 @@ fn requests_to_the_control_socket() {
     feed("control_socket", 10_000);
 }
 
+#[test]
+fn onnx_files() {
+    feed("onnx_protobuf", 300_000);
+}
+
 /// What is written where there are no seeds is what is there, and all of it is short.
 #[test]
 fn the_seeds_are_those_that_are_written() {

@@ -33,7 +33,7 @@ async fn tritons_client_for_grpc_works_unchanged() {
     let host = element_types::host().await;
     let address = host.url.strip_prefix("http://").unwrap().to_owned();
     let control = host.directory.path().join("control.sock").display().to_string();
-    runs("triton_grpc.py", vec![address, control], 25).await;
+    runs("triton_grpc.py", vec![address, control], 26).await;
     let failures: u64 = host.status().await.packages.iter().map(|package| package.failures).sum();
     assert_eq!(failures, 0);
 }

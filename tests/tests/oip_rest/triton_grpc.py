@@ -5,6 +5,9 @@ Arguments: the host's address without its scheme, and the path of its control so
 """
 
 import asyncio
+import http.client
+import json
+import socket
 import sys
 import threading
 
@@ -13,6 +16,8 @@ import ml_dtypes
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as aio
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.unknown_fields import UnknownFieldSet
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -86,6 +91,68 @@ def metadata(client):
         assert config["instance_group"][0]["kind"] == "KIND_CPU", config
         assert config["parameters"]["tensor_mib"]["string_value"].isdigit(), config
     checked("health, metadata and configuration")
+
+
+def over_rest(connection, method, path):
+    connection.request(method, path, body=b"{}" if method == "POST" else None)
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    assert answer.status == 200, (path, told)
+    return told
+
+
+def same_as_rest(message, told, left=()):
+    """A message as Google's library reads it by the service's definition says what REST says, and no more."""
+    unknown = {field.field_number for field in UnknownFieldSet(message)}
+    # `properties` of the protocol's ModelMetadataResponse, which Triton's does not know.
+    assert unknown <= {6} if "parameters" in left else not unknown, (message, unknown)
+    read = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+    def same(read, told, place, message):
+        if isinstance(told, dict):
+            assert message is None or not list(UnknownFieldSet(message)) or place == "", (place, message)
+            for name, value in told.items():
+                if name in left:
+                    continue
+                assert name in read, (place, name, read)
+                inner = getattr(message, name, None)
+                same(read[name], value, f"{place}.{name}", inner if hasattr(inner, "DESCRIPTOR") else None)
+            # What REST does not say is at its default.
+            empty = [read[name] for name in read.keys() - told.keys()]
+            assert all(not value or isinstance(value, (str, dict, list)) for value in empty), (place, read, told)
+        elif isinstance(told, list):
+            assert len(read) == len(told), (place, read, told)
+            for number, (one, other) in enumerate(zip(read, told)):
+                same(one, other, f"{place}[{number}]", None)
+        else:
+            # 64 bits are a text in JSON of protobuf.
+            assert read == told or read == str(told), (place, read, told)
+
+    same(read, told, "", message)
+
+
+def as_rest_tells(client):
+    rest = http.client.HTTPConnection(ADDRESS)
+    same_as_rest(client.get_server_metadata(), over_rest(rest, "GET", "/v2"), ["confinement"])
+    for name in ["fp32", "bytes"]:
+        path = f"/v2/models/{name}"
+        same_as_rest(client.get_model_metadata(name), over_rest(rest, "GET", path), ["parameters"])
+        config = {"config": over_rest(rest, "GET", f"{path}/config")}
+        same_as_rest(client.get_model_config(name), config)
+        # What it takes may be another moment's.
+        for message, path in [(client.get_inference_statistics(name), f"{path}/stats"),
+                              (client.get_inference_statistics(), "/v2/models/stats")]:
+            told = over_rest(rest, "GET", path)
+            assert all(stats["inference_count"] > 0 and stats["batch_stats"] for stats in told["model_stats"]), told
+            assert all(stats.memory_usage[0].byte_size > 0 for stats in message.model_stats), message
+            same_as_rest(message, told, ["byte_size"])
+    checked("metadata, configuration and statistics as REST tells them")
+
+
+class OnASocket(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(CONTROL)
 
 
 def every_type(client):
@@ -230,6 +297,8 @@ def on_the_control_socket():
     with triton.InferenceServerClient(f"unix:{CONTROL}", channel_args=authority) as client:
         index = client.get_model_repository_index(as_json=True)["models"]
         assert {"name": "fp32", "version": "1.0.0", "state": "READY"} in index and len(index) == len(TYPES), index
+        listed = {"models": over_rest(OnASocket("localhost"), "POST", "/v2/repository/index")}
+        same_as_rest(client.get_model_repository_index(), listed)
         same(TYPES["FP32"], client.infer("fp32", [tensor("FP32", TYPES["FP32"])]).as_numpy("y"))
         refused("INVALID_ARGUMENT", "--packages DIR", client.load_model, "fp32")
         refused("INVALID_ARGUMENT", "takes no parameters", client.load_model, "fp32", config="{}")
@@ -237,6 +306,9 @@ def on_the_control_socket():
         refused("NOT_FOUND", "no model `fp32`", client.unload_model, "fp32")
         assert not client.is_model_ready("fp32")
         assert len(client.get_model_repository_index().models) == len(TYPES) - 1
+        # With a reason now, if it is still there.
+        listed = {"models": over_rest(OnASocket("localhost"), "POST", "/v2/repository/index")}
+        same_as_rest(client.get_model_repository_index(), listed)
     checked("the model repository is on the control socket")
 
 
@@ -244,6 +316,7 @@ def main():
     with triton.InferenceServerClient(ADDRESS) as client:
         metadata(client)
         every_type(client)
+        as_rest_tells(client)
         what_goes_with_it(client)
         compressed(client)
         several_at_once(client)
