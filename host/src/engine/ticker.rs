@@ -49,14 +49,14 @@ impl Ticker {
     }
 
     /// Says that a request runs, as long as the answer lives.
-    pub fn enter(self: &Arc<Self>) -> Busy {
+    pub fn enter(&self) -> Busy<'_> {
         // The store below and the load in `tick` are both sequentially consistent with the ones of
         // `asleep`: either this side sees the thread asleep, or the thread sees this request.
         self.shared.busy.fetch_add(1, Ordering::SeqCst);
         if self.shared.asleep.load(Ordering::SeqCst) {
             self.thread.unpark();
         }
-        Busy(self.clone())
+        Busy(self)
     }
 
     /// Watches a model's runs from now on, as long as `watch` lives.
@@ -76,9 +76,9 @@ impl Drop for Ticker {
 
 /// A running request; see [`Ticker::enter`].
 #[derive(Debug)]
-pub struct Busy(Arc<Ticker>);
+pub struct Busy<'a>(&'a Ticker);
 
-impl Drop for Busy {
+impl Drop for Busy<'_> {
     fn drop(&mut self) {
         self.0.shared.busy.fetch_sub(1, Ordering::SeqCst);
     }

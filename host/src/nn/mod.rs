@@ -33,6 +33,7 @@ pub mod bindings {
             "selvedge:model/sequences": crate::sandbox::imports::bindings::selvedge::model::sequences,
             "selvedge:model/config": crate::sandbox::imports::bindings::selvedge::model::config,
             "selvedge:model/log": crate::sandbox::imports::bindings::selvedge::model::log,
+            "selvedge:model/whole": crate::sandbox::imports::bindings::selvedge::model::whole,
             "wasi:nn/tensor.tensor": super::tensor::Behind,
             "wasi:nn/graph.graph": super::Graph,
             "wasi:nn/inference.graph-execution-context": super::Context,

@@ -168,7 +168,11 @@ impl Loaded {
             )));
         }
         let _busy = self.ticker.enter();
-        let _permit = self.permit(deadline, allowed).await?;
+        // What is rare is apart: what is awaited here lies in every request.
+        let _permit = match self.permits.try_acquire() {
+            Ok(permit) => permit,
+            Err(_) => Box::pin(self.permit(deadline, allowed)).await?,
+        };
         let run = self.pace.run();
         let answer = self.one(turn, inputs, deadline).await;
         let answer = answer.and_then(|outputs| declared(outputs, &self.manifest().outputs));
@@ -193,7 +197,7 @@ impl Loaded {
         };
         let mut instance: Instance = match kept {
             Some(instance) => instance,
-            None => self.instance(deadline).await?,
+            None => Box::pin(self.instance(deadline)).await?,
         };
         instance.place(turn.as_ref().map(|turn| turn.part().clone()));
         let answer = instance.call(inputs, deadline).await;
@@ -215,9 +219,6 @@ impl Loaded {
         deadline: Deadline,
         allowed: Duration,
     ) -> Result<SemaphorePermit<'_>, PredictError> {
-        if let Ok(permit) = self.permits.try_acquire() {
-            return Ok(permit);
-        }
         match tokio::time::timeout_at(deadline.answer.into(), self.permits.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(closed)) => Err(PredictError::Internal(closed.to_string())),

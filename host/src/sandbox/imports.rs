@@ -11,6 +11,7 @@ use wasmtime::component::Resource;
 use super::held::{Expired, Held};
 use super::output::Level;
 use super::state::{DeadlineMet, State};
+use crate::deadline::Deadline;
 use crate::session::{Model, RunError};
 use crate::tensor::{Strings, Tensor, TensorError};
 
@@ -22,12 +23,15 @@ pub mod bindings {
         world: "module",
         imports: {
             "selvedge:model/sessions.[method]session.run": async | trappable,
+            "selvedge:model/whole.[static]request.run": async | trappable,
             default: trappable,
         },
         exports: { default: async },
         with: {
             "selvedge:model/tensors.tensor": crate::sandbox::held::Held,
             "selvedge:model/sessions.session": super::OpenSession,
+            "selvedge:model/whole.request": crate::sandbox::whole::Request,
+            "selvedge:model/whole.answer": crate::sandbox::whole::Answer,
         },
     });
 }
@@ -37,11 +41,11 @@ pub use bindings::selvedge::model::tensors::NamedTensor as Tensors;
 use bindings::selvedge::model::{config, errors, log, sequences, sessions, tensors};
 
 /// A model that a module opened.
-pub struct OpenSession(Arc<Model>);
+pub struct OpenSession(pub(super) Arc<Model>);
 
 type Fallible<T> = wasmtime::Result<Result<T, Error>>;
 
-fn error(code: Code, message: impl std::fmt::Display) -> Error {
+pub(super) fn error(code: Code, message: impl std::fmt::Display) -> Error {
     Error { code, message: message.to_string() }
 }
 
@@ -196,11 +200,9 @@ impl sessions::HostSession for State {
                 Err(expired) => return Ok(Err(expired.into())),
             }
         }
-        let answer = match model.run(given, outputs, self.deadline).await {
+        let answer = match run(&model, given, outputs, self.deadline).await? {
             Ok(answer) => answer,
-            Err(RunError::Deadline) => return Err(DeadlineMet.into()),
-            Err(RunError::InvalidInput(why)) => return Ok(Err(error(Code::InvalidInput, why))),
-            Err(RunError::Model(why)) => return Ok(Err(error(Code::Model, why))),
+            Err(error) => return Ok(Err(error)),
         };
         let mut tensors = Vec::with_capacity(answer.len());
         for (name, tensor) in answer {
@@ -220,6 +222,29 @@ impl sessions::HostSession for State {
     fn drop(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<()> {
         self.table.delete(session)?;
         Ok(())
+    }
+}
+
+/// Tensors under their names, as a model takes and gives them.
+pub(super) type Named = Vec<(String, Tensor)>;
+
+/// What a module gets of a run.
+pub(super) async fn run(
+    model: &Model,
+    inputs: Named,
+    outputs: Vec<String>,
+    deadline: Deadline,
+) -> Fallible<Named> {
+    let answer = match model.run_at_once(&inputs, &outputs, deadline) {
+        Some(answer) => answer,
+        // Rare and large.
+        None => Box::pin(model.run(inputs, outputs, deadline)).await,
+    };
+    match answer {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(RunError::Deadline) => Err(DeadlineMet.into()),
+        Err(RunError::InvalidInput(why)) => Ok(Err(error(Code::InvalidInput, why))),
+        Err(RunError::Model(why)) => Ok(Err(error(Code::Model, why))),
     }
 }
 

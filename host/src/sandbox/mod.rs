@@ -3,6 +3,7 @@
 //! An [`Instance`] is a component with a store of its own. It serves one call at a time; whoever
 //! calls it throws it away after anything but an answer or an error of the module's own.
 
+pub mod entry;
 pub mod files;
 pub mod held;
 pub mod imports;
@@ -10,8 +11,12 @@ pub mod output;
 pub mod state;
 mod transfer;
 pub mod wasi;
+pub mod whole;
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use wasmtime::component::{
@@ -19,8 +24,9 @@ use wasmtime::component::{
 };
 use wasmtime::{Engine, Store, UpdateDeadline};
 
+use self::entry::{Entry, Predict, export};
 use self::imports::bindings::Module;
-use self::imports::{Code, Error, Tensors};
+use self::imports::{Code, Error};
 use self::state::{DeadlineMet, LimitMet, State};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -30,8 +36,6 @@ use crate::runtime::package::Shared;
 use crate::sequence::Part;
 use crate::tensor::NamedTensor;
 
-/// The interface that a component must export, and its one function.
-const PREDICTOR: (&str, &str) = ("selvedge:model/predictor@0.1.0", "predict");
 /// The interface that it may export.
 const LIFECYCLE: (&str, &str) = ("selvedge:model/lifecycle@0.1.0", "init");
 /// A call that does not end by its epoch sleeps inside of the host; it is dropped this much later.
@@ -41,7 +45,6 @@ const SLEEP_GRACE: Duration = Duration::from_millis(50);
 /// many bytes that one call hands over.
 const WASMTIME_LIMITS: [&str; 2] = ["resource limit exceeded", "too much data is being copied"];
 
-type Predict = TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>;
 type Init = TypedFunc<(), (Result<(), Error>,)>;
 
 /// Everything that a component may import. The network is not among it.
@@ -57,7 +60,7 @@ pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
 /// A component that has everything it asks for, and exports what it must.
 pub struct Prepared {
     pre: InstancePre<State>,
-    predict: ComponentExportIndex,
+    entry: Entry,
     init: Option<ComponentExportIndex>,
 }
 
@@ -70,17 +73,11 @@ impl Prepared {
                 return Err(format!("it asks for the network (`{name}`), which no module gets"));
             }
         }
-        let predict = export(component, PREDICTOR)
-            .ok_or_else(|| format!("it does not export `{}` of `{}`", PREDICTOR.1, PREDICTOR.0))?;
+        let entry = Entry::of(component)?;
         let init = export(component, LIFECYCLE);
         let pre = linker.instantiate_pre(component).map_err(|error| format!("{error:#}"))?;
-        Ok(Self { pre, predict, init })
+        Ok(Self { pre, entry, init })
     }
-}
-
-fn export(component: &Component, (interface, function): (&str, &str)) -> Option<ComponentExportIndex> {
-    let interface = component.get_export_index(None, interface)?;
-    component.get_export_index(Some(&interface), function)
 }
 
 /// A component with its store.
@@ -106,7 +103,7 @@ impl Instance {
         });
         let ready = async {
             let instance = shared.prepared.pre.instantiate_async(&mut store).await?;
-            let predict: Predict = instance.get_typed_func(&mut store, shared.prepared.predict)?;
+            let predict = shared.prepared.entry.of_instance(&mut store, &instance)?;
             if let Some(init) = shared.prepared.init {
                 let init: Init = instance.get_typed_func(&mut store, init)?;
                 let (answer,) = init.call_async(&mut store, ()).await?;
@@ -140,30 +137,17 @@ impl Instance {
     ) -> Result<Vec<NamedTensor>, PredictError> {
         self.store.data_mut().begin(deadline);
         self.store.set_epoch_deadline(1);
-        let mut handles = Vec::with_capacity(inputs.len());
-        for NamedTensor { name, tensor } in inputs {
-            let tensor = self
-                .store
-                .data_mut()
-                .admit_input(tensor)
-                .map_err(|error| PredictError::Limit(error.message))?;
-            handles.push(Tensors { name, tensor });
-        }
-        let called = within(deadline.answer, self.predict.call_async(&mut self.store, (handles,))).await;
-        let answer = match called {
-            Ok((answer,)) => answer,
-            Err(error) => return Err(failure(&mut self.store, error)),
-        };
+        let answer = self.predict.call(&mut self.store, inputs, deadline.answer).await;
         let state = self.store.data_mut();
-        state.end();
         let answer = match answer {
-            Ok(outputs) => state.take_outputs(outputs),
-            Err(error) => Err(match error.code {
+            Ok(Ok(outputs)) => Ok(outputs),
+            Ok(Err(error)) => Err(match error.code {
                 Code::InvalidInput => PredictError::InvalidInput(given(error, state.text())),
                 Code::Model => PredictError::Model(given(error, state.text())),
                 Code::Limit => PredictError::Limit(given(error, state.text())),
                 Code::Internal => PredictError::Module(given(error, state.text())),
             }),
+            Err(error) => Err(error),
         };
         state.expire();
         answer
@@ -183,15 +167,21 @@ fn given(error: Error, most: usize) -> String {
 }
 
 /// Waits for a call into a guest; at `deadline` the epoch ends a guest that computes, and a little
-/// later this does one that sleeps.
+/// later this does one that sleeps. There is a timer only where the call does not end at once: one for each call costs
+/// more than many calls do.
 async fn within<T>(
     deadline: Instant,
     call: impl Future<Output = wasmtime::Result<T>>,
 ) -> wasmtime::Result<T> {
-    match tokio::time::timeout_at((deadline + SLEEP_GRACE).into(), call).await {
-        Ok(answer) => answer,
-        Err(_) => Err(DeadlineMet.into()),
-    }
+    let (mut call, mut timer) = (pin!(call), None);
+    poll_fn(|context| {
+        if let Poll::Ready(answer) = call.as_mut().poll(context) {
+            return Poll::Ready(answer);
+        }
+        let at = || Box::pin(tokio::time::sleep_until((deadline + SLEEP_GRACE).into()));
+        timer.get_or_insert_with(at).as_mut().poll(context).map(|()| Err(DeadlineMet.into()))
+    })
+    .await
 }
 
 /// Why a call into a guest ended without an answer.

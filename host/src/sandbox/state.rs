@@ -1,5 +1,6 @@
 //! What belongs to one instance: its handles, its limits, and the request that it serves.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::held::{Expired, Footprint, Held, Request};
 use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
+use super::whole::{Answer, Inputs, Outcome};
 use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
@@ -84,11 +86,11 @@ impl State {
             return;
         }
         for entry in self.table.iter_mut() {
-            let freed = match entry.downcast_mut::<Held>() {
-                Some(held) => held.expire(),
-                None => entry.downcast_mut::<Held<NnTensor>>().map_or(0, Held::expire),
-            };
-            self.held = self.held.saturating_sub(freed);
+            let freed = expired::<Tensor>(entry)
+                .or_else(|| expired::<Inputs>(entry))
+                .or_else(|| expired::<Outcome>(entry))
+                .or_else(|| expired::<NnTensor>(entry));
+            self.held = self.held.saturating_sub(freed.unwrap_or_default());
         }
         self.live = 0;
     }
@@ -130,7 +132,10 @@ impl State {
 
     /// Puts a tensor that came with the request behind a handle, if the limits allow it. It may be a small part of a
     /// large body, so that it ends with the request in a sequence, too.
-    pub fn admit_input(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
+    pub fn admit_input<T>(&mut self, tensor: T) -> Result<Resource<Held<T>>, Error>
+    where
+        T: Footprint + Send + 'static,
+    {
         self.hold(tensor, self.request)
     }
 
@@ -172,16 +177,56 @@ impl State {
         Ok(tensor)
     }
 
+    /// Removes the handle of what was taken from behind it to be used up, and that cost `size`.
+    pub fn ended<T>(&mut self, handle: Resource<Held<T>>, size: usize) -> wasmtime::Result<()>
+    where
+        T: Footprint + Send + 'static,
+    {
+        let (_, of_request) = self.table.delete(handle)?.into_inner();
+        self.held = self.held.saturating_sub(size);
+        self.live = self.live.saturating_sub(usize::from(of_request));
+        Ok(())
+    }
+
+    /// The tensors of an answer that the module had as one.
+    pub fn take_outcome(
+        &mut self,
+        answer: Resource<Answer>,
+    ) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
+        let Outcome(outcome) = self
+            .release(answer)
+            .map_err(|error| PredictError::Internal(format!("{error:#}")))?
+            .map_err(|error| PredictError::Module(format!("its answer: {error}")))?;
+        let outputs: Vec<NamedTensor> = match outcome {
+            Ok(outputs) => outputs.into_iter().map(|(name, tensor)| NamedTensor { name, tensor }).collect(),
+            Err(error) => return Ok(Err(error)),
+        };
+        self.check_count(outputs.len())?;
+        let sizes = outputs.iter().map(|output| output.tensor.footprint());
+        self.check_size(sizes.fold(0, usize::saturating_add))?;
+        Ok(Ok(outputs))
+    }
+
+    fn check_count(&self, outputs: usize) -> Result<(), PredictError> {
+        let most = self.shared.limits.outputs;
+        if outputs <= most {
+            return Ok(());
+        }
+        Err(PredictError::Limit(format!("the module gave {outputs} outputs; at most {most} are allowed")))
+    }
+
+    fn check_size(&self, size: usize) -> Result<(), PredictError> {
+        let most = self.shared.limits.tensors;
+        if size <= most {
+            return Ok(());
+        }
+        let (size, most) = (size.div_ceil(1 << 20), most >> 20);
+        Err(PredictError::Limit(format!("the module gave outputs of {size} MiB and may give {most} MiB")))
+    }
+
     /// The tensors of an answer.
     pub fn take_outputs(&mut self, outputs: Vec<Tensors>) -> Result<Vec<NamedTensor>, PredictError> {
-        let limits = self.shared.limits;
-        if outputs.len() > limits.outputs {
-            return Err(PredictError::Limit(format!(
-                "the module gave {} outputs; at most {} are allowed",
-                outputs.len(),
-                limits.outputs
-            )));
-        }
+        self.check_count(outputs.len())?;
         let mut size = 0_usize;
         let mut answer = Vec::with_capacity(outputs.len());
         for Tensors { name, tensor } in outputs {
@@ -192,15 +237,14 @@ impl State {
             size = size.saturating_add(tensor.footprint());
             answer.push(NamedTensor { name, tensor });
         }
-        if size > limits.tensors {
-            return Err(PredictError::Limit(format!(
-                "the module gave outputs of {} MiB and may give {} MiB",
-                size.div_ceil(1 << 20),
-                limits.tensors >> 20
-            )));
-        }
+        self.check_size(size)?;
         Ok(answer)
     }
+}
+
+/// Takes away what is behind a handle, if it is one of this type.
+fn expired<T: Footprint + 'static>(entry: &mut dyn Any) -> Option<usize> {
+    entry.downcast_mut::<Held<T>>().map(Held::expire)
 }
 
 impl WasiView for State {

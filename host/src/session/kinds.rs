@@ -12,12 +12,14 @@ mod sequence;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use ort::session::{SessionInputValue, SharedSessionInner};
-use ort::value::{DynValue, ValueType};
+use ort::memory::Allocator;
+use ort::session::SharedSessionInner;
+use ort::value::ValueType;
 use selvedge_package::tensor::{Datatype, TensorSpec};
 
 use self::element::Element;
-use super::values::{self, ValueError};
+use super::lent::Handle;
+use super::values::{self, Value, ValueError};
 use crate::tensor::Tensor;
 
 /// Items of a sequence.
@@ -140,7 +142,7 @@ impl Outlet {
     }
 
     /// The value that ONNX Runtime takes, from the tensors that stand for it, in the order of `specs`.
-    pub fn to_value<'a>(&self, tensors: &[&'a Tensor]) -> Result<SessionInputValue<'a>, ValueError> {
+    pub fn to_value<'a>(&self, tensors: &[&'a Tensor]) -> Result<Value<'a>, ValueError> {
         let value = match (&self.kind, tensors) {
             (Kind::Plain(_), [tensor]) => return values::to_value(tensor),
             (Kind::Packed(element), [tensor]) => element.whole(tensor)?,
@@ -148,21 +150,24 @@ impl Outlet {
             (Kind::Map(types), [values, keys]) => types.to_value(values, keys)?,
             _ => return Err(ValueError::Kind("a value that no such tensors stand for".to_owned())),
         };
-        Ok(SessionInputValue::from(value))
+        Ok(Value::Made(value))
     }
 
     /// The tensors that stand for what ONNX Runtime gave, in the order of `specs`.
     pub fn tensors_of(
         &self,
-        value: DynValue,
+        value: Handle,
         session: &Arc<SharedSessionInner>,
+        allocator: &Allocator,
     ) -> Result<Vec<Tensor>, ValueError> {
         match &self.kind {
-            Kind::Plain(_) => Ok(vec![values::from_value(value, session)?]),
-            Kind::Packed(element) => Ok(vec![element.tensor(&value)?]),
-            Kind::Sequence(element) => sequence::from_value(*element, value).map(Vec::from),
-            Kind::Map(types) => types.tensors_of(value).map(Vec::from),
-            Kind::Rows(types) => types.table_of(value).map(Vec::from),
+            Kind::Plain(_) => Ok(vec![values::from_value(value, session, allocator)?]),
+            Kind::Packed(element) => Ok(vec![element.tensor(&value.into_value(allocator))?]),
+            Kind::Sequence(element) => {
+                sequence::from_value(*element, value.into_value(allocator)).map(Vec::from)
+            }
+            Kind::Map(types) => types.tensors_of(value.into_value(allocator)).map(Vec::from),
+            Kind::Rows(types) => types.table_of(value.into_value(allocator)).map(Vec::from),
         }
     }
 }

@@ -12,6 +12,7 @@ pub use ort;
 pub mod blocking;
 mod kinds;
 mod lanes;
+mod lent;
 pub mod library;
 pub mod providers;
 mod queue;
@@ -21,7 +22,6 @@ pub mod telemetry;
 pub mod values;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CStr;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use ort::environment::Environment;
 use ort::session::builder::GraphOptimizationLevel;
-use ort::session::{RunOptions, Session, SessionInputValue, SharedSessionInner};
+use ort::session::{RunOptions, Session, SharedSessionInner};
 use selvedge_package::tensor::TensorSpec;
 use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
@@ -38,7 +38,7 @@ use self::kinds::{Direction, Outlet};
 use self::lanes::Lanes;
 use self::providers::{ProviderError, Providers};
 use self::queue::Queue;
-use self::values::ValueError;
+use self::values::{Value, ValueError};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::engine::ticker::{Stop, Ticker, Watch};
@@ -273,7 +273,25 @@ impl Model {
                 .await
                 .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
         };
-        Ok(select(answer, outputs))
+        Ok(select(answer, &outputs))
+    }
+
+    /// As [`Self::run`], where it has to wait for nothing and may run on this thread; `None`: it does not.
+    pub fn run_at_once(
+        &self,
+        inputs: &[(String, Tensor)],
+        outputs: &[String],
+        deadline: Deadline,
+    ) -> Option<Result<Vec<(String, Tensor)>, RunError>> {
+        if self.lanes.is_some() || !(blocking::allowed() || self.runner.short()) {
+            return None;
+        }
+        if let Err(error) = self.check_wanted(outputs).and_then(|()| self.check(inputs)) {
+            return Some(Err(error));
+        }
+        let mut session = self.soon()?;
+        let answer = self.runner.run(&mut session, inputs, outputs, deadline);
+        Some(answer.map(|answer| select(answer, outputs)))
     }
 
     /// The session, if it is free or about to be: a run of a few microseconds is waited for right here, since
@@ -377,20 +395,21 @@ impl Runner {
             let value = value(outlet, inputs).map_err(|error| {
                 RunError::InvalidInput(format!("the model's input `{}`: {error}", outlet.name()))
             })?;
-            values.extend(value.map(|value| (outlet.symbol(), value)));
+            values.extend(value.map(|value| (outlet, value)));
         }
-        let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
-        let asked = |outlet: &&Outlet| {
-            wanted.is_empty() || outlet.specs().iter().any(|spec| wanted.contains(spec.name.as_str()))
+        let given: Vec<&Outlet> = if wanted.is_empty() {
+            self.given.iter().collect()
+        } else {
+            let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
+            let asked = |spec: &TensorSpec| wanted.contains(spec.name.as_str());
+            self.given.iter().filter(|outlet| outlet.specs().iter().any(asked)).collect()
         };
-        let given: Vec<&Outlet> = self.given.iter().filter(asked).collect();
-        let names: Vec<&CStr> = given.iter().map(|outlet| outlet.symbol()).collect();
         let start = clock::now();
         if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
         self.watch.arm(deadline, start);
-        let answer = run::run(session, &self.options, &values, &names);
+        let answer = run::run(session, &self.options, &values, &given);
         let stopped = self.watch.disarm();
         self.learn(clock::now() - start);
         let answer = match answer {
@@ -409,11 +428,14 @@ impl Runner {
                 return Err(failed(&"ONNX Runtime gave none"));
             };
             if outlet.is_plain() {
-                let tensor = values::from_value(value, &self.memory).map_err(|error| failed(&error))?;
+                let tensor = values::from_value(value, &self.memory, session.allocator())
+                    .map_err(|error| failed(&error))?;
                 outputs.push((outlet.name().to_owned(), tensor));
                 continue;
             }
-            let tensors = outlet.tensors_of(value, &self.memory).map_err(|error| failed(&error))?;
+            let tensors = outlet
+                .tensors_of(value, &self.memory, session.allocator())
+                .map_err(|error| failed(&error))?;
             let names = outlet.specs().iter().map(|spec| spec.name.clone());
             outputs.extend(names.zip(tensors));
         }
@@ -486,10 +508,7 @@ fn defaults(session: &Session, inputs: &[TensorSpec], most: usize) -> Vec<Outlet
 }
 
 /// What ONNX Runtime takes, made of the tensors that stand for it; none where it was left out.
-fn value<'a>(
-    outlet: &Outlet,
-    inputs: &'a [(String, Tensor)],
-) -> Result<Option<SessionInputValue<'a>>, ValueError> {
+fn value<'a>(outlet: &Outlet, inputs: &'a [(String, Tensor)]) -> Result<Option<Value<'a>>, ValueError> {
     let find = |name: &str| inputs.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
     let tensors: Vec<&Tensor> = match outlet.specs() {
         [spec] => match find(&spec.name) {
@@ -548,10 +567,10 @@ fn unknown(direction: &str, name: &str, specs: &[TensorSpec]) -> String {
     format!("the model has no {direction} `{name}`; it has {}", known.join(", "))
 }
 
-fn select(answer: Vec<(String, Tensor)>, wanted: Vec<String>) -> Vec<(String, Tensor)> {
+fn select(answer: Vec<(String, Tensor)>, wanted: &[String]) -> Vec<(String, Tensor)> {
     if wanted.is_empty() {
         return answer;
     }
     let mut answer: HashMap<String, Tensor> = answer.into_iter().collect();
-    wanted.into_iter().filter_map(|name| answer.remove_entry(&name)).collect()
+    wanted.iter().filter_map(|name| answer.remove_entry(name)).collect()
 }

@@ -4,27 +4,38 @@
 //! outputs with the options by which a run is stopped, so that it could not be another for every run.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int};
-use std::ptr::{self, NonNull};
+use std::ffi::c_char;
+use std::ptr;
 
 use ort::AsPointer as _;
-use ort::session::{RunOptions, Session, SessionInputValue};
+use ort::session::{RunOptions, Session};
 use ort::sys;
-use ort::value::DynValue;
+
+use super::kinds::Outlet;
+use super::lent::Handle;
+use super::values::Value;
+
+/// Inputs, or outputs, whose addresses need no memory of their own.
+const FEW: usize = 8;
 
 /// Gives `outputs`, in their order; `None` for an optional one that is empty. ONNX Runtime computes the others, too:
 /// only its builds for training can do with a part of a graph.
+///
+/// A tensor that comes lies in the session's own memory: whoever keeps it keeps the session, too. Only an output that is
+/// an input of the same name, or an optional one, may lie in memory that was lent for the run: `Model::open` has those
+/// copied (`Outlet::copied`) before the run's inputs can go.
 pub fn run(
     session: &mut Session,
     options: &RunOptions,
-    inputs: &[(&CStr, SessionInputValue<'_>)],
-    outputs: &[&CStr],
-) -> ort::Result<Vec<Option<DynValue>>> {
-    let names = |list: &[&CStr]| list.iter().map(|name| name.as_ptr()).collect::<Vec<*const c_char>>();
-    let taken: Vec<*const c_char> = inputs.iter().map(|(name, _)| name.as_ptr()).collect();
-    let values: Vec<*const sys::OrtValue> = inputs.iter().map(|(_, value)| value.ptr()).collect();
-    let wanted = names(outputs);
-    let mut given: Vec<*mut sys::OrtValue> = vec![ptr::null_mut(); outputs.len()];
+    inputs: &[(&Outlet, Value<'_>)],
+    outputs: &[&Outlet],
+) -> ort::Result<Vec<Option<Handle>>> {
+    let names = |outlet: &Outlet| -> *const c_char { outlet.symbol().as_ptr() };
+    let taken = List::new(ptr::null(), inputs.iter().map(|(outlet, _)| names(outlet)));
+    let values = List::new(ptr::null(), inputs.iter().map(|(_, value)| value.ptr()));
+    let wanted = List::new(ptr::null(), outputs.iter().map(|outlet| names(outlet)));
+    let mut given: List<*mut sys::OrtValue> =
+        List::new(ptr::null_mut(), outputs.iter().map(|_| ptr::null_mut()));
     // SAFETY: session, options, names and values are alive, and nobody else uses this session meanwhile, which is
     // borrowed for it alone. The lists are as long as their lengths say. ONNX Runtime only reads names and values,
     // and makes a value for each null that it finds among what it is to give.
@@ -32,38 +43,65 @@ pub fn run(
         (ort::api().Run)(
             session.ptr().cast_mut(),
             options.ptr(),
-            taken.as_ptr(),
-            values.as_ptr(),
-            values.len(),
-            wanted.as_ptr(),
-            wanted.len(),
-            given.as_mut_ptr(),
+            taken.as_slice().as_ptr(),
+            values.as_slice().as_ptr(),
+            values.as_slice().len(),
+            wanted.as_slice().as_ptr(),
+            wanted.as_slice().len(),
+            given.as_mut_slice().as_mut_ptr(),
         )
     };
     // SAFETY: the status came from the call above, and is taken over here.
     let done = unsafe { ort::Error::result_from_status(status) };
     // Taken over whatever became of the run, so that none is lost.
-    let given: Vec<_> = given.into_iter().map(|value| take(value, session)).collect();
+    // SAFETY: the values came from the call above, each once, or are null.
+    let given: Vec<_> = given.as_slice().iter().map(|&value| unsafe { Handle::new(value) }).collect();
     done?;
-    given.into_iter().collect()
+    let filled = |value: Handle| Ok(if value.is_filled()? { Some(value) } else { None });
+    given.into_iter().map(|value| value.map_or(Ok(None), filled)).collect()
 }
 
-/// Takes over a value that ONNX Runtime gave, if there is something in it.
-fn take(value: *mut sys::OrtValue, session: &Session) -> ort::Result<Option<DynValue>> {
-    let Some(value) = NonNull::new(value) else { return Ok(None) };
-    let mut filled: c_int = 0;
-    // SAFETY: the value is alive, and the answer is written to a place of its type.
-    let status = unsafe { (ort::api().HasValue)(value.as_ptr(), &raw mut filled) };
-    // SAFETY: the status came from the call above, and is taken over here.
-    let asked = unsafe { ort::Error::result_from_status(status) };
-    if asked.is_err() || filled == 0 {
-        // SAFETY: nobody else knows of the value, which is not used again.
-        unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
-        return asked.map(|()| None);
+/// Addresses, on the stack where they are few.
+enum List<T> {
+    Few([T; FEW], usize),
+    Many(Vec<T>),
+}
+
+impl<T: Copy> List<T> {
+    fn new(empty: T, all: impl ExactSizeIterator<Item = T>) -> Self {
+        if all.len() > FEW {
+            return Self::Many(all.collect());
+        }
+        let (mut few, length) = ([empty; FEW], all.len());
+        few.iter_mut().zip(all).for_each(|(place, one)| *place = one);
+        Self::Few(few, length)
     }
-    // SAFETY: the value is alive and nobody else has this handle of it. A tensor of it lies in the session's own
-    // memory, since ONNX Runtime brings outputs to the processor; whoever keeps it keeps the session, too. Only an
-    // output that is an input of the same name, or an optional one, may lie in memory that was lent for the run:
-    // `Model::open` has those copied (`Outlet::copied`) before the run's inputs can go.
-    Ok(Some(unsafe { DynValue::from_ptr(value, Some(session.allocator())) }))
+
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::Few(few, length) => &few[..*length],
+            Self::Many(many) => many,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            Self::Few(few, length) => &mut few[..*length],
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_are_all_there() {
+        for count in [0, 1, FEW, FEW + 1, 100] {
+            let mut list = List::new(usize::MAX, 0..count);
+            assert!(list.as_slice().iter().copied().eq(0..count));
+            assert_eq!(list.as_mut_slice().len(), count);
+        }
+    }
 }

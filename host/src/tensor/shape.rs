@@ -21,7 +21,7 @@ enum Extents {
 impl Shape {
     /// Their product; refused where it cannot be addressed, and where it could not be but for an extent of zero:
     /// whoever multiplies them in another order would overflow (numpy has the same rule).
-    pub(super) fn elements(&self) -> Result<usize, TensorError> {
+    pub(crate) fn elements(&self) -> Result<usize, TensorError> {
         if self.len() > MAX_RANK {
             return Err(TensorError::Rank(self.len()));
         }

@@ -1,6 +1,6 @@
 //! The built-in module: hands a request's tensors to the package's first model and its answer back.
 //!
-//! It never looks into a tensor and imports nothing but the model interface: no WASI. Memory comes
+//! It never looks into a tensor, takes all of them as one, and imports nothing but the model interface: no WASI. Memory comes
 //! from a bump allocator that starts over whenever nothing is allocated, which is after every request.
 #![no_std]
 
@@ -9,13 +9,12 @@ extern crate alloc;
 mod bump;
 
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::OnceCell;
 
-wit_bindgen::generate!({ path: "../../host/wit", world: "module" });
+wit_bindgen::generate!({ path: "../../host/wit", world: "module-with-relay" });
 
-use exports::selvedge::model::predictor::{Error, Guest, NamedTensor};
-use selvedge::model::errors::Code;
+use exports::selvedge::model::relay::{Answer, Guest, Request};
+use selvedge::model::errors::{Code, Error};
 use selvedge::model::sessions::{Session, models};
 
 struct Direct;
@@ -23,11 +22,11 @@ struct Direct;
 export!(Direct);
 
 impl Guest for Direct {
-    fn predict(inputs: Vec<NamedTensor>) -> Result<Vec<NamedTensor>, Error> {
-        let (names, tensors): (Vec<_>, Vec<_>) =
-            inputs.into_iter().map(|input| (input.name, input.tensor)).unzip();
-        let inputs: Vec<_> = names.into_iter().zip(&tensors).collect();
-        session()?.run(&inputs, &[])
+    fn predict(request: Request) -> Answer {
+        match session() {
+            Ok(session) => Request::run(request, session),
+            Err(error) => Answer::failed(&error),
+        }
     }
 }
 

@@ -28,6 +28,17 @@ fn stale(isolation: &str) -> Arc<Loaded> {
     package.module("concurrency", json!(1)).module("isolation", json!(isolation)).write().open().unwrap()
 }
 
+/// A guest that takes requests as wholes, and what it does with them.
+fn whole(how: &str) -> Arc<Loaded> {
+    let of = &[("x", "UINT8", &[-1_i64][..])];
+    let model = selvedge_tests::onnx_writer::identity_of(
+        selvedge_tests::onnx_writer::Element::Uint8,
+        &[selvedge_tests::onnx_writer::Extent::Named("N")],
+    );
+    let package = Package::new(model, of, &[("y", "UINT8", &[-1])]).component(hostile("stale-whole"));
+    package.module("concurrency", json!(1)).set("settings", json!({"how": how})).write().open().unwrap()
+}
+
 fn bytes(answer: &[NamedTensor]) -> &[u8] {
     answer[0].tensor.as_fixed().unwrap()
 }
@@ -49,6 +60,49 @@ fn tensors_of_another_request_are_gone() {
         counts::say(&format!("hostile guest stale ({how}): request failed: it belongs to an earlier one"));
     }
     check_neighbour();
+}
+
+#[test]
+fn a_request_as_a_whole_ends_with_itself_and_so_does_its_answer() {
+    for how in ["request", "answer"] {
+        let loaded = whole(how);
+        match ask(&loaded, named("x", [7, 7, 7])) {
+            Err(PredictError::InvalidInput(why)) => assert_eq!(why, "kept"),
+            other => panic!("{how}: {other:?}"),
+        }
+        match ask(&loaded, named("x", [1, 2, 3])) {
+            Err(PredictError::Module(why)) => assert!(why.contains("earlier request"), "{how}: {why}"),
+            other => panic!("{how}: {other:?}"),
+        }
+        counts::say(&format!(
+            "hostile guest stale-whole ({how}): request failed: it belongs to an earlier one"
+        ));
+    }
+    check_neighbour();
+}
+
+#[test]
+fn a_whole_counts_as_a_handle() {
+    match ask(&whole("many"), named("x", [7, 7, 7])) {
+        Err(PredictError::Limit(why)) => assert!(why.contains("handles"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    check_neighbour();
+    counts::say("hostile guest stale-whole (many): request failed: too many handles");
+}
+
+#[test]
+fn what_is_wrong_with_a_whole_is_said_and_the_instance_goes_on() {
+    let loaded = whole("run");
+    match ask(&loaded, named("other", [7, 7, 7])) {
+        Err(PredictError::InvalidInput(why)) => assert!(why.contains("no input `other`"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    // A handle that is left behind each time would be one too many in the end.
+    for _ in 0..10_001 {
+        assert_eq!(bytes(&ask(&loaded, named("x", [1, 2, 3])).unwrap()), [1, 2, 3]);
+    }
+    assert_eq!((loaded.instances_made(), loaded.idle_instances()), (1, 1));
 }
 
 #[test]
