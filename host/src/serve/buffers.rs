@@ -138,7 +138,8 @@ mod tests {
         drop(part);
         let again = buffers.take(2 << 20);
         assert_eq!((again.as_ptr(), again.len()), (at, 0));
-        assert_ne!(buffers.take(2 << 20).as_ptr(), at);
+        let other = buffers.take(2 << 20);
+        assert_ne!(other.as_ptr(), at);
     }
 
     #[tokio::test]
@@ -170,6 +171,6 @@ mod tests {
     fn nothing_is_kept_that_nobody_would_free() {
         let buffers = Buffers::new(8 << 20);
         drop(buffers.lend(buffers.take(LARGE)));
-        assert_eq!(held(&buffers), []);
+        assert!(held(&buffers).is_empty());
     }
 }
