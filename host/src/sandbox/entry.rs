@@ -48,13 +48,16 @@ pub fn export(component: &Component, (interface, function): (&str, &str)) -> Opt
     component.get_export_index(Some(&interface), function)
 }
 
+type Listed = TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>;
+type Relayed = TypedFunc<(Resource<Request>,), (Resource<Answer>,)>;
+
 /// The function of an instance.
 #[derive(Clone, Copy)]
 pub enum Predict {
     /// It takes tensors and gives tensors.
-    Tensors(TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>),
+    Tensors(Listed),
     /// It takes all of them as one.
-    Whole(TypedFunc<(Resource<Request>,), (Resource<Answer>,)>),
+    Whole(Relayed),
 }
 
 impl Predict {
