@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::buffers::Buffers;
 use super::failure::Failure;
 use crate::tensor::ALIGN;
 
@@ -27,9 +28,17 @@ const SWALLOWED: usize = 4 << 20;
 /// Longest time for that.
 const SWALLOWING: Duration = Duration::from_secs(2);
 
+/// Most bytes that are kept for bodies to come, and at most which part of what there is.
+const KEPT: usize = 8 << 20;
+const KEPT_OF: usize = 8;
+
 /// Memory that the bodies of all requests may hold together.
 #[derive(Debug, Clone)]
-pub struct Budget(Arc<Semaphore>);
+pub struct Budget {
+    pieces: Arc<Semaphore>,
+    /// Not counted among them.
+    buffers: Arc<Buffers>,
+}
 
 /// Memory held by one request, and then by its answer until the client has taken it. A clone holds what there was,
 /// too: it goes with the inputs, which a run may need for longer than its client waits.
@@ -39,13 +48,17 @@ pub struct Reserved(Vec<Arc<OwnedSemaphorePermit>>);
 impl Budget {
     /// `mib` MiB in all.
     pub fn new(mib: u32) -> Self {
-        Self(Arc::new(Semaphore::new((mib as usize) << 20 >> PIECE.trailing_zeros())))
+        let bytes = (mib as usize) << 20;
+        Self {
+            pieces: Arc::new(Semaphore::new(bytes >> PIECE.trailing_zeros())),
+            buffers: Buffers::new(KEPT.min(bytes / KEPT_OF)),
+        }
     }
 
     /// So many bytes of it, which is refused where there are not.
     pub fn reserve(&self, bytes: usize) -> Result<Reserved, Failure> {
         let pieces = u32::try_from(bytes.div_ceil(PIECE)).map_err(|_| Failure::Memory)?;
-        let permit = Arc::clone(&self.0).try_acquire_many_owned(pieces);
+        let permit = Arc::clone(&self.pieces).try_acquire_many_owned(pieces);
         permit.map(|permit| Reserved(vec![Arc::new(permit)])).map_err(|_| Failure::Memory)
     }
 }
@@ -199,14 +212,18 @@ where
         }
         if all.is_empty() {
             // Copied once where it is of a usual size, and into memory that is touched as it comes.
-            all.reserve(bounds.skipped() + announced.unwrap_or(0).min(AT_ONCE).max(length));
+            all = budget.buffers.take(bounds.skipped() + announced.unwrap_or(0).min(AT_ONCE).max(length));
             all.resize(bounds.skipped(), 0);
             all.extend_from_slice(&first);
             first = Bytes::new();
         }
+        if let Some(announced) = announced.filter(|_| all.capacity() - all.len() < frame.len()) {
+            // Twice as much, but no more than is to come.
+            all.reserve_exact(all.len().min(announced.saturating_sub(length)) + frame.len());
+        }
         all.extend_from_slice(&frame);
     }
-    let whole = if all.is_empty() { first } else { Bytes::from(all).slice(bounds.skipped()..) };
+    let whole = if all.is_empty() { first } else { budget.buffers.lend(all).slice(bounds.skipped()..) };
     Ok((whole, reserved))
 }
 
@@ -282,6 +299,23 @@ mod tests {
             let (body, _) = collect(&mut stream, Some(26), bounds, &Budget::new(1)).await.unwrap();
             assert_eq!(body, b"0123456789abcdefghijklmnop".as_slice());
             assert!(body[aligned..].as_ptr().addr().is_multiple_of(ALIGN), "{aligned}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_body_takes_the_memory_of_the_one_before() {
+        let budget = Budget::new(64);
+        let mut before = None;
+        for (length, announced) in [(3 << 20, true), ((3 << 20) - 5, true), (2 << 20, true), (2 << 20, false)]
+        {
+            let content: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            let frames = content.chunks(100_000).map(Bytes::copy_from_slice);
+            let mut stream = stream::iter(frames.map(Ok::<_, std::io::Error>));
+            let announced = announced.then_some(length);
+            let (body, _) = collect(&mut stream, announced, bounds(4 << 20), &budget).await.unwrap();
+            assert!(body == content, "{length}");
+            let at = *before.get_or_insert(body.as_ptr());
+            assert_eq!(at == body.as_ptr(), announced.is_some(), "{length}");
         }
     }
 

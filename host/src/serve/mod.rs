@@ -12,6 +12,7 @@ pub mod batcher;
 #[cfg(test)]
 mod binary_tests;
 pub mod body;
+pub mod buffers;
 pub mod coding;
 pub mod connection;
 pub mod counts;
