@@ -18,6 +18,7 @@ use super::counts::Times;
 use super::failure::Failure;
 use super::gate::Turned;
 use super::query;
+use super::reserve;
 use super::served::{Held, Served};
 use super::trace;
 use super::wire::{self, Wire};
@@ -37,6 +38,9 @@ const WORKED_ON_HERE: usize = 1 << 20;
 
 /// Binary data above this is too: some of it may have to be copied.
 const COPIED_HERE: usize = 8 << 20;
+
+/// JSON up to this is parsed on a thread that serves where that may compute: some milliseconds at most.
+const PARSED_HERE: usize = 4 << 20;
 
 /// `POST …/infer`.
 pub async fn infer(
@@ -165,7 +169,7 @@ fn beside(model: &Served, wire: Wire, body: usize) -> usize {
     most.min(model.limits.tensor_bytes)
 }
 
-/// Parses a request; a long one on a thread that may block, at its turn.
+/// Parses a request; a long one where somebody else serves meanwhile, or on a thread that may block, at its turn.
 async fn parse(
     json: Bytes,
     following: Option<Following>,
@@ -173,7 +177,10 @@ async fn parse(
     until: Instant,
 ) -> Result<InferRequest, Failure> {
     let limits = model.limits;
-    if json.len() <= WORKED_ON_HERE && following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE) {
+    let copied = following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE);
+    let place =
+        (copied && json.len() > WORKED_ON_HERE && json.len() <= PARSED_HERE).then(reserve::place).flatten();
+    if place.is_some() || copied && json.len() <= WORKED_ON_HERE {
         return Ok(request_json::parse_with(&json, following, &limits)?);
     }
     let leave = Box::pin(model.gate.ready(until)).await.map_err(|turned| late(turned, model))?;
