@@ -98,7 +98,9 @@ async fn a_place_to_unpack_is_kept_until_that_is_done_and_waited_for_within_the_
     let blocking: Vec<_> = (0..threads::MOST_ASIDE)
         .map(|_| {
             let go = Arc::clone(&go);
-            threads::aside(move || drop(go.wait()))
+            threads::aside(move || {
+                go.wait();
+            })
         })
         .collect();
     let headers = HeaderMap::from_iter(
@@ -116,7 +118,12 @@ async fn a_place_to_unpack_is_kept_until_that_is_done_and_waited_for_within_the_
     let mut messages = Messages::of(&headers, packed(b"abc")).unwrap();
     let late = messages.next(64, &budget).await;
     assert!(matches!(late, Err(Failure::Late(_))));
-    drop(tokio::task::spawn_blocking(move || drop(go.wait())).await);
+    drop(
+        tokio::task::spawn_blocking(move || {
+            go.wait();
+        })
+        .await,
+    );
     for blocking in blocking {
         blocking.await.unwrap();
     }
