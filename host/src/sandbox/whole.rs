@@ -31,7 +31,10 @@ impl Footprint for Inputs {
 
 impl Footprint for Outcome {
     fn footprint(&self) -> usize {
-        self.0.as_ref().map_or(0, footprint)
+        match &self.0 {
+            Ok(tensors) => footprint(tensors),
+            Err(error) => error.message.len(),
+        }
     }
 }
 
@@ -81,7 +84,10 @@ impl whole::HostRequest for State {
 }
 
 impl whole::HostAnswer for State {
-    fn failed(&mut self, error: Error) -> wasmtime::Result<Resource<Answer>> {
+    fn failed(&mut self, mut error: Error) -> wasmtime::Result<Resource<Answer>> {
+        // More is never told; and what is cut off is freed.
+        error.message.truncate(error.message.floor_char_boundary(self.text()));
+        error.message.shrink_to_fit();
         self.outcome(Err(error))
     }
 

@@ -217,7 +217,12 @@ where
         }
         if all.is_empty() {
             // Copied once where it is of a usual size, and into memory that is touched as it comes.
-            all = budget.buffers.take(bounds.skipped() + announced.unwrap_or(0).min(AT_ONCE).max(length));
+            let expected = announced.unwrap_or(0).max(length);
+            all = budget.buffers.take(bounds.skipped() + expected).unwrap_or_default();
+            if all.capacity() > 0 && reserved.grow(budget, all.capacity()).is_err() {
+                all = Vec::new();
+            }
+            all.reserve(bounds.skipped() + expected.min(AT_ONCE).max(length));
             all.resize(bounds.skipped(), 0);
             all.extend_from_slice(&first);
             first = Bytes::new();
@@ -322,6 +327,21 @@ mod tests {
             let at = *before.get_or_insert(body.as_ptr());
             assert_eq!(at == body.as_ptr(), announced.is_some(), "{length}");
         }
+    }
+
+    #[tokio::test]
+    async fn kept_memory_counts_though_little_comes() {
+        let budget = Budget::new(32);
+        let mib = |mib: usize| Bytes::from(vec![7; mib << 20]);
+        let whole = stream::iter([mib(1), mib(3)].map(Ok::<_, std::io::Error>));
+        drop(collect(&mut Box::pin(whole), Some(4 << 20), bounds(8 << 20), &budget).await.unwrap());
+        let little = stream::iter([Bytes::from_static(b"a"), Bytes::from_static(b"b")].map(Ok));
+        let mut little = Box::pin(little.chain(stream::pending::<Result<Bytes, std::io::Error>>()));
+        let mut slow = Box::pin(collect(&mut little, Some(4 << 20), bounds(8 << 20), &budget));
+        assert!(std::future::poll_fn(|context| Poll::Ready(slow.as_mut().poll(context))).await.is_pending());
+        assert!(budget.reserve(29 << 20).is_err(), "the memory that it was lent counts");
+        drop(slow);
+        assert!(budget.reserve(29 << 20).is_ok());
     }
 
     #[tokio::test]

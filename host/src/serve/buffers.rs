@@ -50,16 +50,18 @@ impl Buffers {
         Arc::new(Self { most, idle, kept: Mutex::default() })
     }
 
-    /// Memory without content, with room for so much.
-    pub fn take(&self, capacity: usize) -> Vec<u8> {
-        let mut memory = Vec::new();
-        if capacity >= LARGE {
-            let mut kept = self.kept();
-            kept.asked += 1;
-            memory = kept.buffers.pop().unwrap_or_default();
+    /// Memory that was kept, without content: the smallest with room for so much, or the largest. Whoever takes it
+    /// counts for all of it, which is there whether anything comes or not.
+    pub fn take(&self, room: usize) -> Option<Vec<u8>> {
+        if room < LARGE {
+            return None;
         }
-        memory.reserve(capacity);
-        memory
+        let mut kept = self.kept();
+        kept.asked += 1;
+        let sizes = kept.buffers.iter().map(Vec::capacity).enumerate();
+        let (place, _) =
+            sizes.min_by_key(|(_, size)| if *size >= room { (0, *size) } else { (1, usize::MAX - size) })?;
+        Some(kept.buffers.swap_remove(place))
     }
 
     /// What was read into memory, which is kept afterwards.
@@ -82,26 +84,35 @@ impl Buffers {
         kept.buffers.push(memory);
         if !std::mem::replace(&mut kept.watched, true) {
             drop(kept);
-            runtime.spawn(async move { self.watch().await });
-        }
-    }
-
-    /// Frees everything as soon as it is not asked any more.
-    async fn watch(&self) {
-        let mut asked = self.kept().asked;
-        loop {
-            tokio::time::sleep(self.idle).await;
-            let mut kept = self.kept();
-            if kept.asked == asked {
-                *kept = Kept::default();
-                return;
-            }
-            asked = kept.asked;
+            runtime.spawn(Watching(self).watch());
         }
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Frees what is kept when it ends, be it with its runtime.
+struct Watching(Arc<Buffers>);
+
+impl Watching {
+    /// Until nobody asks any more.
+    async fn watch(self) {
+        let mut seen = None;
+        loop {
+            let asked = self.0.kept().asked;
+            if seen.replace(asked) == Some(asked) {
+                return;
+            }
+            tokio::time::sleep(self.0.idle).await;
+        }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        drop(std::mem::take(&mut *self.0.kept()));
     }
 }
 
@@ -125,41 +136,54 @@ mod tests {
         buffers.kept().buffers.iter().map(Vec::capacity).collect()
     }
 
+    /// As a body that is read whole.
+    fn read(buffers: &Arc<Buffers>, length: usize) -> Bytes {
+        let mut memory = buffers.take(length).unwrap_or_default();
+        memory.reserve_exact(length);
+        memory.resize(length, 7);
+        buffers.lend(memory)
+    }
+
     #[tokio::test]
     async fn a_large_body_comes_where_one_was_before() {
         let buffers = Buffers::new(8 << 20);
-        let mut memory = buffers.take(3 << 20);
-        memory.extend_from_slice(b"secret");
-        let at = memory.as_ptr();
-        let body = buffers.lend(memory);
-        let part = body.slice(2..4);
+        let body = read(&buffers, 3 << 20);
+        let (at, part) = (body.as_ptr(), body.slice(2..4));
         drop(body);
-        assert_eq!((&part[..], held(&buffers).len()), (&b"cr"[..], 0), "it is in use still");
+        assert_eq!((&part[..], held(&buffers).len()), (&[7, 7][..], 0), "it is in use still");
         drop(part);
-        let again = buffers.take(2 << 20);
+        let again = buffers.take(2 << 20).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (at, 0));
-        let other = buffers.take(2 << 20);
-        assert_ne!(other.as_ptr(), at);
+        assert!(buffers.take(2 << 20).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_has_the_smallest_with_room_for_it_and_the_largest_where_none_has() {
+        let buffers = Buffers::new(20 << 20);
+        drop([4, 2, 6].map(|mib| read(&buffers, mib << 20)));
+        let take = |mib: usize| buffers.take(mib << 20).unwrap().capacity() >> 20;
+        assert_eq!([take(3), take(7), take(1)], [4, 6, 2]);
     }
 
     #[tokio::test]
     async fn it_keeps_no_more_than_it_may_and_nothing_small() {
         let buffers = Buffers::new(4 << 20);
         for _ in 0..3 {
-            drop([2 << 20, 5 << 20, LARGE - 1].map(|size| buffers.lend(buffers.take(size))));
+            drop([2 << 20, 5 << 20, LARGE - 1].map(|size| read(&buffers, size)));
         }
-        assert!(held(&buffers).iter().sum::<usize>() <= 4 << 20, "{:?}", held(&buffers));
-        let bodies: Vec<_> = (0..5).map(|_| buffers.lend(buffers.take(2 << 20))).collect();
-        drop(bodies);
+        assert_eq!(held(&buffers), [2 << 20]);
+        drop([(); 5].map(|()| read(&buffers, 2 << 20)));
         assert_eq!(held(&buffers), [2 << 20; 2]);
-        assert_eq!(buffers.take(100).capacity(), 100, "it is not for small ones");
+        assert!(buffers.take(100).is_none(), "it is not for small ones");
     }
 
     #[tokio::test]
     async fn nothing_is_kept_when_no_more_come_and_again_when_they_do() {
         let buffers = Buffers::for_so_long(8 << 20, Duration::from_millis(20));
         for _ in 0..2 {
-            drop(buffers.lend(buffers.take(LARGE)));
+            let body = read(&buffers, LARGE);
+            // Where large ones are read.
+            crate::threads::aside(move || drop(body)).await.unwrap();
             assert_eq!(held(&buffers), [LARGE]);
             while !held(&buffers).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -170,7 +194,12 @@ mod tests {
     #[test]
     fn nothing_is_kept_that_nobody_would_free() {
         let buffers = Buffers::new(8 << 20);
-        drop(buffers.lend(buffers.take(LARGE)));
+        drop(read(&buffers, LARGE));
         assert!(held(&buffers).is_empty());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async { drop(read(&buffers, LARGE)) });
+        assert_eq!(held(&buffers), [LARGE]);
+        drop(runtime);
+        assert!(held(&buffers).is_empty(), "it ended with its runtime");
     }
 }

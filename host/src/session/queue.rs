@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,12 +22,19 @@ pub struct Queue<S> {
 }
 
 struct State<S> {
-    runs: VecDeque<Run<S>>,
+    runs: VecDeque<Slot<S>>,
     /// Whether a thread computes for those that wait.
     goes_on: bool,
 }
 
 type Run<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// A run that waits: whoever takes it out, to do it or since its time has passed, has it alone.
+type Slot<S> = Arc<Mutex<Option<Run<S>>>>;
+
+fn take<S>(slot: &Slot<S>) -> Option<Run<S>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
 
 impl<S: Send + 'static> Queue<S> {
     /// For this session.
@@ -44,21 +50,17 @@ impl<S: Send + 'static> Queue<S> {
         run: impl FnOnce(&mut S) -> Result<T, RunError> + Send + 'static,
     ) -> Result<T, RunError> {
         let (tell, told) = mpsc::sync_channel(1);
-        let decided = Arc::new(AtomicBool::new(false));
-        let begins = Arc::clone(&decided);
-        self.push(Box::new(move |session| {
-            // Nobody waits for one that came too late.
-            if !begins.swap(true, Ordering::AcqRel) {
-                let before = threads::worked();
-                let answer = run(session);
-                let _ = tell.send((answer, threads::worked().saturating_sub(before)));
-            }
-        }));
+        let run: Run<S> = Box::new(move |session| {
+            let before = threads::worked();
+            let answer = run(session);
+            let _ = tell.send((answer, threads::worked().saturating_sub(before)));
+        });
+        let slot = Arc::new(Mutex::new(Some(run)));
+        self.push(Arc::clone(&slot));
         let left = deadline.answer.saturating_duration_since(clock::now());
         let told = match told.recv_timeout(left) {
-            Err(RecvTimeoutError::Timeout) if !decided.swap(true, Ordering::AcqRel) => {
-                return Err(RunError::Deadline);
-            }
+            // What it holds goes with it.
+            Err(RecvTimeoutError::Timeout) if take(&slot).is_some() => return Err(RunError::Deadline),
             Err(RecvTimeoutError::Timeout) => told.recv().ok(),
             told => told.ok(),
         };
@@ -67,26 +69,30 @@ impl<S: Send + 'static> Queue<S> {
         answer
     }
 
-    fn push(self: &Arc<Self>, run: Run<S>) {
+    fn push(self: &Arc<Self>, slot: Slot<S>) {
         let mut state = self.state();
-        state.runs.push_back(run);
-        if !std::mem::replace(&mut state.goes_on, true) {
+        if !state.goes_on {
             let queue = Arc::clone(self);
+            // Panics where there is no thread to be had; then nothing has changed.
             drop(compute(threads::own_way(), move || queue.go_on()));
+            state.goes_on = true;
         }
+        state.runs.push_back(slot);
     }
 
     /// Does what waits, one after another, each at its turn among those who use the session themselves.
     fn go_on(&self) {
         let tokio = Handle::current();
-        while let Some(run) = self.next() {
+        while let Some(slot) = self.next() {
             let mut session = tokio.block_on(self.session.lock());
-            // Whoever waits for it is told by what it drops.
-            drop(catch_unwind(AssertUnwindSafe(|| run(&mut session))));
+            if let Some(run) = take(&slot) {
+                // Whoever waits for it is told by what it drops.
+                drop(catch_unwind(AssertUnwindSafe(|| run(&mut session))));
+            }
         }
     }
 
-    fn next(&self) -> Option<Run<S>> {
+    fn next(&self) -> Option<Slot<S>> {
         let mut state = self.state();
         let next = state.runs.pop_front();
         state.goes_on = next.is_some();
@@ -94,7 +100,7 @@ impl<S: Send + 'static> Queue<S> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
-        // Nothing panics while it holds the lock but for a thread that cannot be had, and then nothing was changed by half.
+        // Nothing panics while it holds the lock and has changed something.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,6 +180,16 @@ mod tests {
         for late in late {
             assert_eq!(late.join().unwrap(), Err(RunError::Deadline));
         }
+        let inputs = Arc::new(());
+        let held = Arc::clone(&inputs);
+        let entered = tokio.enter();
+        let late = queue.ask(Deadline::from(SHORT), move |_| Ok(drop(held)));
+        drop(entered);
+        assert_eq!(
+            (late, Arc::strong_count(&inputs)),
+            (Err(RunError::Deadline), 1),
+            "nor is anything kept for it"
+        );
         drop(guard);
         assert_eq!(ask_now(&queue, &tokio), Ok(1));
     }

@@ -48,12 +48,6 @@ pub const MOST_ASIDE: usize = 64;
 
 /// Runs `work` on a thread that computes and gives way as `way` says; it may block there. To be called within tokio.
 pub fn compute<T: Send + 'static>(way: Way, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    // Timers, sockets and tasks are those of the threads that serve.
-    let serving = Handle::current();
-    let work = move || {
-        let _entered = serving.enter();
-        work()
-    };
     start(pool(Some(way)), work)
 }
 
@@ -63,10 +57,17 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     start(pool(None), work)
 }
 
+/// Timers, sockets and tasks of `work` are those of the threads that serve: nobody drives a pool's own.
+
 fn start<T: Send + 'static>(
     pool: Option<&'static Runtime>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
+    let serving = Handle::current();
+    let work = move || {
+        let _entered = serving.enter();
+        work()
+    };
     match pool {
         Some(pool) => pool.spawn_blocking(work),
         // Dearer for the others, and right.
@@ -133,6 +134,8 @@ mod tests {
             nice()
         });
         assert!(slept.await.unwrap() >= nice());
+        let slept = aside(|| tokio::spawn(tokio::time::sleep(Duration::from_millis(1))));
+        slept.await.unwrap().await.unwrap();
     }
 
     #[tokio::test]

@@ -30,13 +30,24 @@ fn stale(isolation: &str) -> Arc<Loaded> {
 
 /// A guest that takes requests as wholes, and what it does with them.
 fn whole(how: &str) -> Arc<Loaded> {
+    whole_of(how, 64)
+}
+
+/// With memory for so much.
+fn whole_of(how: &str, tensor_mib: u32) -> Arc<Loaded> {
     let of = &[("x", "UINT8", &[-1_i64][..])];
     let model = selvedge_tests::onnx_writer::identity_of(
         selvedge_tests::onnx_writer::Element::Uint8,
         &[selvedge_tests::onnx_writer::Extent::Named("N")],
     );
     let package = Package::new(model, of, &[("y", "UINT8", &[-1])]).component(hostile("stale-whole"));
-    package.module("concurrency", json!(1)).set("settings", json!({"how": how})).write().open().unwrap()
+    package
+        .module("concurrency", json!(1))
+        .module("tensor-mib", json!(tensor_mib))
+        .set("settings", json!({"how": how}))
+        .write()
+        .open()
+        .unwrap()
 }
 
 fn bytes(answer: &[NamedTensor]) -> &[u8] {
@@ -89,6 +100,21 @@ fn a_whole_counts_as_a_handle() {
     }
     check_neighbour();
     counts::say("hostile guest stale-whole (many): request failed: too many handles");
+}
+
+#[test]
+fn what_an_answer_says_counts_and_is_cut() {
+    match ask(&whole_of("long", 1), named("x", [7, 7, 7])) {
+        Err(PredictError::Limit(why)) => assert!(!why.contains("handles"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    // Four kilobytes each: there is room for all handles.
+    match ask(&whole_of("long", 256), named("x", [7, 7, 7])) {
+        Err(PredictError::Limit(why)) => assert!(why.contains("handles"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    check_neighbour();
+    counts::say("hostile guest stale-whole (long): request failed: what its answers say takes too much");
 }
 
 #[test]

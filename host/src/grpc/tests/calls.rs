@@ -121,7 +121,11 @@ async fn wrong_calls_are_refused_in_words() {
 async fn a_long_message_is_read_at_its_turn_and_what_is_not_read_needs_none() {
     let server = Server::echoing().await;
     let model = server.serving.find("numbers", None).unwrap();
-    let leave = model.gate.ready(crate::clock::now() + LONG).await.unwrap();
+    let together = crate::serve::reserve::serving_threads().max(model.manifest().module.concurrency as usize);
+    let mut leaves = Vec::new();
+    for _ in 0..together {
+        leaves.push(model.gate.ready(crate::clock::now() + LONG).await.unwrap());
+    }
     let typed = |count: usize| {
         let mut message = Message::default();
         message.bytes(1, "numbers").message(5, |input| {
@@ -137,7 +141,7 @@ async fn a_long_message_is_read_at_its_turn_and_what_is_not_read_needs_none() {
     waiting.refused(4, "no turn within");
     server.call("ModelInfer", &short).await.message();
     server.call("ModelInfer", &raw("numbers", "FP32", 1 << 18, &[0; 1 << 20])).await.message();
-    drop(leave);
+    drop(leaves);
     let answer = server.call("ModelInfer", &long).await;
     let output = fields(answer.message(), 5)[0].bytes().unwrap();
     let contents = fields(fields(output, 5)[0].bytes().unwrap(), 6)[0].bytes().unwrap();

@@ -1,5 +1,6 @@
 //! Takes its requests as wholes. By the setting `how`, keeps the first one (`request`) or its answer (`answer`) and
-//! answers the next with it, makes answers until there are no more handles (`many`), or hands requests on.
+//! answers the next with it, makes answers until there are no more handles (`many`) or with a megabyte of text each
+//! (`long`), or hands requests on.
 
 use std::cell::RefCell;
 
@@ -39,6 +40,9 @@ impl Guest for Whole {
             },
             Some("many") => loop {
                 std::mem::forget(failed("one more"));
+            },
+            Some("long") => loop {
+                std::mem::forget(failed(&"x".repeat(1 << 20)));
             },
             _ => Request::run(request, &session),
         }
