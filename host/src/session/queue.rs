@@ -183,7 +183,10 @@ mod tests {
         let inputs = Arc::new(());
         let held = Arc::clone(&inputs);
         let entered = tokio.enter();
-        let late = queue.ask(Deadline::from(SHORT), move |_| Ok(drop(held)));
+        let late = queue.ask(Deadline::from(SHORT), move |_| {
+            drop(held);
+            Ok(())
+        });
         drop(entered);
         assert_eq!(
             (late, Arc::strong_count(&inputs)),

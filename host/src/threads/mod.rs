@@ -58,7 +58,6 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
 }
 
 /// Timers, sockets and tasks of `work` are those of the threads that serve: nobody drives a pool's own.
-
 fn start<T: Send + 'static>(
     pool: Option<&'static Runtime>,
     work: impl FnOnce() -> T + Send + 'static,
