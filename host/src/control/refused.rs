@@ -1,5 +1,6 @@
 //! Errors of the control socket: a sentence, a word for programs, and the status code of the word.
 
+use crate::serve::failure::said;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use selvedge_control::{ControlError, Reason};
@@ -13,9 +14,9 @@ use crate::serve::failure::json;
 pub struct Refused(pub ControlError);
 
 impl Refused {
-    /// With a word and a sentence.
+    /// With a word and a sentence, of which no more is said than people read.
     pub fn new(reason: Reason, error: impl Into<String>) -> Self {
-        Self(ControlError { error: error.into(), reason })
+        Self(ControlError { error: said(error.into()), reason })
     }
 }
 
@@ -49,5 +50,18 @@ pub fn status(reason: Reason) -> StatusCode {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         json(status(self.0.reason), &self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_that_repeats_what_came_ends_somewhere() {
+        let said = |text: &str| Refused::new(Reason::BadRequest, text).0.error;
+        assert_eq!(said("no path `/a`"), "no path `/a`");
+        let long = said(&"ä".repeat(2048));
+        assert!(long.len() < 2056 && long.ends_with("ä…"), "{} bytes", long.len());
     }
 }

@@ -216,10 +216,22 @@ struct Words {
     error: String,
 }
 
+/// Most bytes of a sentence: it may repeat what came, escaped.
+const MOST_SAID: usize = 2048;
+
+/// A sentence, of which no more is said than people read.
+pub fn said(mut sentence: String) -> String {
+    if sentence.len() > MOST_SAID {
+        sentence.truncate(sentence.floor_char_boundary(MOST_SAID));
+        sentence.push('…');
+    }
+    sentence
+}
+
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = self.status();
-        let mut response = json(status, &Words { error: self.to_string() });
+        let mut response = json(status, &Words { error: said(self.to_string()) });
         if let Some(seconds) = self.retry_after() {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }

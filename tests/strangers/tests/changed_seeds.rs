@@ -65,6 +65,18 @@ fn requests_to_the_control_socket() {
     feed("control_socket", 10_000);
 }
 
+/// Found by the fuzz target: every path is asked for a long text of what has to be escaped.
+#[test]
+fn what_comes_is_not_said_back_at_any_length() {
+    for letter in 0..=u8::MAX {
+        for fill in ["\\", "\"pt\\", "\u{1}"] {
+            let body = fill.repeat(4000 / fill.len());
+            let length = u16::try_from(body.len()).unwrap().to_le_bytes();
+            selvedge_strangers::control_socket::check(&[&[letter][..], &length, body.as_bytes()].concat());
+        }
+    }
+}
+
 #[test]
 fn onnx_files() {
     feed("onnx_protobuf", 300_000);
