@@ -46,8 +46,8 @@ pub fn run() -> Result<()> {
 
 /// Every fault, as `path:line: what`, in the order of the paths.
 fn check() -> Result<BTreeSet<String>> {
-    let sources = sources()?;
-    let mut found = BTreeSet::new();
+    let (sources, binary) = sources()?;
+    let mut found: BTreeSet<String> = binary.iter().filter_map(|path| names::check_binary(path)).collect();
     for source in &sources {
         found.extend(names::check(&source.path));
         found.extend(lines::check(source));
@@ -57,21 +57,23 @@ fn check() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-fn sources() -> Result<Vec<Source>> {
+/// The text files, and the paths of the others.
+fn sources() -> Result<(Vec<Source>, Vec<String>)> {
     let root = paths::root();
     let mut files = files_below(&root)?;
     for hidden in [".cargo", ".ci", ".config"] {
         files.extend(files_below(&root.join(hidden)).unwrap_or_default());
     }
-    let mut sources = Vec::new();
+    let (mut sources, mut binary) = (Vec::new(), Vec::new());
     for path in files {
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        // Binary samples have no lines to look at.
-        if let Ok(text) = String::from_utf8(bytes) {
-            sources.push(Source { path: paths::shown(&path), text });
+        let path = paths::shown(&path);
+        match String::from_utf8(bytes) {
+            Ok(text) => sources.push(Source { path, text }),
+            Err(_) => binary.push(path),
         }
     }
-    Ok(sources)
+    Ok((sources, binary))
 }
 
 #[cfg(test)]
