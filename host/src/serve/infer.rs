@@ -179,10 +179,12 @@ async fn parse(
     until: Instant,
 ) -> Result<InferRequest, Failure> {
     let limits = model.limits;
-    let copied = following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE);
-    let place =
-        (copied && json.len() > WORKED_ON_HERE && json.len() <= PARSED_HERE).then(reserve::place).flatten();
-    if place.is_some() || copied && json.len() <= WORKED_ON_HERE {
+    let fits =
+        |most: usize| json.len() <= most && following.as_ref().is_none_or(|it| it.len() <= COPIED_HERE);
+    let short = fits(WORKED_ON_HERE);
+    // Had until it is parsed.
+    let place = if !short && fits(PARSED_HERE) { reserve::place() } else { None };
+    if short || place.is_some() {
         return Ok(request_json::parse_with(&json, following, &limits)?);
     }
     let leave = Box::pin(model.gate.ready(until)).await.map_err(|turned| late(turned, model))?;

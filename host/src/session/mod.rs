@@ -256,16 +256,16 @@ impl Model {
         outputs: Vec<String>,
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let (short, blocks) = (self.runner.short(), blocking::allowed());
-        let free = if short || blocks { self.soon() } else { None };
-        let answer = if let Some(mut session) = free {
-            self.runner.run(&mut session, &inputs, &outputs, deadline)?
-        } else if blocks && !short {
-            let (runner, wanted) = (self.runner.clone(), outputs.clone());
-            self.queue.ask(deadline, move |session| runner.run(session, &inputs, &wanted, deadline))?
-        } else if short {
+        let answer = if self.runner.short() {
             let mut session = self.lock(deadline).await?;
             self.runner.run(&mut session, &inputs, &outputs, deadline)?
+        } else if blocking::allowed() {
+            if let Ok(mut session) = self.session.try_lock() {
+                self.runner.run(&mut session, &inputs, &outputs, deadline)?
+            } else {
+                let (runner, wanted) = (self.runner.clone(), outputs.clone());
+                self.queue.ask(deadline, move |session| runner.run(session, &inputs, &wanted, deadline))?
+            }
         } else {
             let mut session = self.lock(deadline).await?;
             let (runner, wanted) = (self.runner.clone(), outputs.clone());
