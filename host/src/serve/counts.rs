@@ -197,7 +197,9 @@ impl Snapshot {
 
 impl Default for Counts {
     fn default() -> Self {
-        Self((0..reserve::serving_threads().clamp(1, MOST_PARTS)).map(|_| Part::default()).collect())
+        // Those that may compute, and the one in reserve.
+        let serve = reserve::serving_threads() + 1;
+        Self((0..serve.min(MOST_PARTS)).map(|_| Part::default()).collect())
     }
 }
 
