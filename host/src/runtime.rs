@@ -206,7 +206,7 @@ impl Runtime {
                 path.display()
             ))
         })?;
-        let direct = Arc::new(self.prepare("direct.wasm", &bytes)?);
+        let direct = Arc::new(self.prepare("direct.wasm", &bytes)?.built_in());
         Ok(self.0.direct.get_or_init(|| direct).clone())
     }
 }

@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod collect;
 pub mod ticker;
+pub mod watch;
 
 use wasmtime::component::Component;
 use wasmtime::{Config, Engine};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use selvedge_package::manifest::{Isolation, Model};
 use selvedge_package::tensor::TensorSpec;
@@ -20,6 +20,8 @@ use crate::sandbox::{self, Instance};
 use crate::sequence::{Sequences, Turn};
 use crate::tensor::NamedTensor;
 use crate::threads::yielding::Way;
+
+type Answer = Result<Vec<NamedTensor>, PredictError>;
 
 /// An opened package.
 pub struct Loaded {
@@ -169,28 +171,33 @@ impl Loaded {
         }
         let _busy = self.ticker.enter();
         // What is rare is apart: what is awaited here lies in every request.
-        let _permit = match self.permits.try_acquire() {
-            Ok(permit) => permit,
-            Err(_) => Box::pin(self.permit(deadline, allowed)).await?,
+        let (_permit, since) = match self.permits.try_acquire() {
+            Ok(permit) => (permit, Some(deadline.from)),
+            Err(_) => (Box::pin(self.permit(deadline, allowed)).await?, None),
         };
-        let run = self.pace.run();
-        let answer = self.one(turn, inputs, deadline).await;
+        let run = self.pace.run(since);
+        let (answer, ended) = match self.one(turn, inputs, deadline, run.began()).await {
+            Ok(answered) => answered,
+            Err(error) => (Err(error), None),
+        };
         let answer = answer.and_then(|outputs| declared(outputs, &self.manifest().outputs));
         // Who gave it little time has no word in this; as `serve::answer` blames it.
         let little = deadline.allowed() < deadline.whole / 2;
         if !(little && matches!(answer, Err(PredictError::Deadline(_)))) {
-            self.pace.ran(run, answer.as_ref().err());
+            self.pace.ran(run, ended, answer.as_ref().err());
         }
         answer.map_err(|error| in_all(error, allowed))
     }
 
-    /// Makes an instance, where none is kept, asks it, and keeps it or frees it.
+    /// Makes an instance, where none is kept, asks it, and keeps it or frees it. Its answer, and when that was there, if
+    /// the clock was read then.
     async fn one(
         &self,
         mut turn: Option<Turn>,
         inputs: Vec<NamedTensor>,
         deadline: Deadline,
-    ) -> Result<Vec<NamedTensor>, PredictError> {
+        now: Instant,
+    ) -> Result<(Answer, Option<Instant>), PredictError> {
         let kept = match &mut turn {
             Some(turn) => turn.take().and_then(|state| state.downcast().ok()).map(|instance| *instance),
             None => self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop(),
@@ -200,7 +207,7 @@ impl Loaded {
             None => Box::pin(self.instance(deadline)).await?,
         };
         instance.place(turn.as_ref().map(|turn| turn.part().clone()));
-        let answer = instance.call(inputs, deadline).await;
+        let (answer, ended) = instance.call(inputs, deadline, now).await;
         let reusable = match &answer {
             Ok(_) => true,
             Err(error) => sandbox::reusable(error),
@@ -211,7 +218,7 @@ impl Loaded {
             // Dropped, and the sequence with it.
             Some(_) | None => {}
         }
-        answer
+        Ok((answer, ended))
     }
 
     async fn permit(

@@ -49,11 +49,16 @@ impl Run {
         Self { began: clock::now(), worked: worked_too.then(worked) }
     }
 
+    /// When it began.
+    pub fn began(self) -> Instant {
+        self.began
+    }
+
     /// Whether it was quick; `None`: it took its time, and may have waited for its processor. It counts what the
     /// thread itself did, so that a busy machine makes no package slow, unless it waited for something else, too. One
     /// that moved to another thread is not quick.
-    fn was_quick(self) -> Option<bool> {
-        match clock::now().duration_since(self.began) {
+    fn was_quick(self, ended: Option<Instant>) -> Option<bool> {
+        match ended.unwrap_or_else(clock::now).duration_since(self.began) {
             wall if wall <= QUICK => Some(true),
             wall if wall >= WAITED => Some(false),
             _ => self.worked.map(|before| worked().checked_sub(before).is_some_and(|worked| worked <= QUICK)),
@@ -62,14 +67,19 @@ impl Run {
 }
 
 impl Pace {
-    /// A request begins, on this thread.
-    pub fn run(&self) -> Run {
-        Run::begin(!self.is_quick() || self.doubted.load(Ordering::Relaxed))
+    /// A request begins, on this thread: now, or a moment after `since`, which is as good for one that is quick and has
+    /// waited for nothing.
+    pub fn run(&self, since: Option<Instant>) -> Run {
+        let worked_too = !self.is_quick() || self.doubted.load(Ordering::Relaxed);
+        match since.filter(|_| !worked_too) {
+            Some(began) => Run { began, worked: None },
+            None => Run::begin(worked_too),
+        }
     }
 
-    /// It is over, with all that was made and freed for it.
-    pub fn ran(&self, run: Run, error: Option<&PredictError>) {
-        self.took(run.was_quick());
+    /// It is over, with all that was made and freed for it: just now, or when the clock was read last.
+    pub fn ran(&self, run: Run, ended: Option<Instant>, error: Option<&PredictError>) {
+        self.took(run.was_quick(ended));
         self.ended(error.is_some_and(is_its_own));
     }
 
@@ -147,13 +157,13 @@ mod tests {
     #[test]
     fn one_that_took_its_time_is_looked_at_closer_the_next_time() {
         let pace = Pace::default();
-        assert!(pace.run().worked.is_some());
+        assert!(pace.run(None).worked.is_some());
         (0..IN_A_ROW).for_each(|_| pace.took(Some(true)));
-        assert!(pace.run().worked.is_none());
+        assert!(pace.run(None).worked.is_none());
         pace.took(None);
-        assert!(pace.is_quick() && pace.run().worked.is_some());
+        assert!(pace.is_quick() && pace.run(None).worked.is_some());
         pace.took(Some(true));
-        assert!(pace.is_quick() && pace.run().worked.is_none());
+        assert!(pace.is_quick() && pace.run(None).worked.is_none());
     }
 
     #[test]
@@ -162,15 +172,15 @@ mod tests {
         while worked() - run.worked.unwrap() <= QUICK {
             std::hint::spin_loop();
         }
-        assert_eq!(run.was_quick(), Some(false));
+        assert_eq!(run.was_quick(None), Some(false));
         for worked_too in [false, true] {
             let run = Run::begin(worked_too);
             std::thread::sleep(WAITED);
-            assert_eq!(run.was_quick(), Some(false));
+            assert_eq!(run.was_quick(None), Some(false));
         }
         // Asleep it does nothing, which looks like waiting for the processor.
         let run = Run { began: clock::now() - 2 * QUICK, ..Run::begin(true) };
-        let quick = run.was_quick();
+        let quick = run.was_quick(None);
         assert!(quick == Some(true) || run.began.elapsed() >= WAITED);
     }
 
@@ -205,12 +215,12 @@ mod tests {
     fn what_callers_send_is_no_fault_of_a_package() {
         let pace = Pace::default();
         for _ in 0..100 {
-            pace.ran(pace.run(), Some(&PredictError::InvalidInput(String::new())));
-            pace.ran(pace.run(), Some(&PredictError::Busy(Duration::ZERO)));
+            pace.ran(pace.run(None), None, Some(&PredictError::InvalidInput(String::new())));
+            pace.ran(pace.run(None), None, Some(&PredictError::Busy(Duration::ZERO)));
         }
         assert!(!pace.fails());
         for _ in 0..10 {
-            pace.ran(pace.run(), Some(&PredictError::Trap(String::new())));
+            pace.ran(pace.run(None), None, Some(&PredictError::Trap(String::new())));
         }
         assert!(pace.fails());
     }

@@ -3,11 +3,10 @@
 use std::time::Instant;
 
 use wasmtime::Store;
-use wasmtime::component::{Component, ComponentExportIndex, Instance, Resource, TypedFunc};
+use wasmtime::component::{Component, ComponentExportIndex, Instance, TypedFunc};
 
 use super::imports::{Error, Tensors};
 use super::state::State;
-use super::whole::{Answer, Inputs, Request};
 use super::{failure, within};
 use crate::failure::PredictError;
 use crate::tensor::NamedTensor;
@@ -21,7 +20,7 @@ const RELAY: (&str, &str) = ("selvedge:model/relay@0.1.0", "predict");
 pub enum Entry {
     /// It takes tensors and gives tensors.
     Predictor(ComponentExportIndex),
-    /// It takes all of them as one.
+    /// It sees none, and says who answers.
     Relay(ComponentExportIndex),
 }
 
@@ -49,14 +48,14 @@ pub fn export(component: &Component, (interface, function): (&str, &str)) -> Opt
 }
 
 type Listed = TypedFunc<(Vec<Tensors>,), (Result<Vec<Tensors>, Error>,)>;
-type Relayed = TypedFunc<(Resource<Request>,), (Resource<Answer>,)>;
+type Relayed = TypedFunc<(), ()>;
 
 /// The function of an instance.
 #[derive(Clone, Copy)]
 pub enum Predict {
     /// It takes tensors and gives tensors.
     Tensors(Listed),
-    /// It takes all of them as one.
+    /// It sees none, and says who answers.
     Whole(Relayed),
 }
 
@@ -85,15 +84,28 @@ impl Predict {
                 }
             }
             Self::Whole(function) => {
-                let named = inputs.into_iter().map(|NamedTensor { name, tensor }| (name, tensor));
-                let inputs = store.data_mut().admit_input(Inputs(named.collect())).map_err(limit)?;
-                let called = within(deadline, function.call_async(&mut *store, (inputs,))).await;
-                let (answer,) = called.map_err(|error| failure(store, error))?;
+                store.data_mut().came(inputs).map_err(limit)?;
+                let called = within(deadline, function.call_async(&mut *store, ())).await;
+                called.map_err(|error| failure(store, error))?;
                 let state = store.data_mut();
                 state.end();
-                state.take_outcome(answer)
+                state.answered().await
             }
         }
+    }
+
+    /// The same for the built-in module, on the caller's stack.
+    pub async fn call_at_once(
+        self,
+        store: &mut Store<State>,
+        inputs: Vec<NamedTensor>,
+    ) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
+        let Self::Whole(function) = self else {
+            return Err(PredictError::Internal("the built-in module does not export `relay`".to_owned()));
+        };
+        store.data_mut().came(inputs).map_err(limit)?;
+        function.call(&mut *store, ()).map_err(|error| failure(store, error))?;
+        store.data_mut().answered().await
     }
 }
 

@@ -23,15 +23,12 @@ pub mod bindings {
         world: "module",
         imports: {
             "selvedge:model/sessions.[method]session.run": async | trappable,
-            "selvedge:model/whole.[static]request.run": async | trappable,
             default: trappable,
         },
         exports: { default: async },
         with: {
             "selvedge:model/tensors.tensor": crate::sandbox::held::Held,
             "selvedge:model/sessions.session": super::OpenSession,
-            "selvedge:model/whole.request": crate::sandbox::whole::Request,
-            "selvedge:model/whole.answer": crate::sandbox::whole::Answer,
         },
     });
 }
@@ -41,7 +38,7 @@ pub use bindings::selvedge::model::tensors::NamedTensor as Tensors;
 use bindings::selvedge::model::{config, errors, log, sequences, sessions, tensors};
 
 /// A model that a module opened.
-pub struct OpenSession(pub(super) Arc<Model>);
+pub struct OpenSession(pub(super) Arc<Model>, pub(super) usize);
 
 type Fallible<T> = wasmtime::Result<Result<T, Error>>;
 
@@ -156,13 +153,13 @@ impl sessions::Host for State {
 
 impl sessions::HostSession for State {
     fn open(&mut self, model: String) -> Fallible<Resource<OpenSession>> {
-        let Some((_, found)) = self.shared.models.iter().find(|(name, _)| name.as_str() == model) else {
+        let Some(index) = self.shared.models.iter().position(|(name, _)| name.as_str() == model) else {
             let known: Vec<_> = self.shared.models.iter().map(|(name, _)| format!("`{name}`")).collect();
             let model: String = model.chars().take(80).collect();
             let message = format!("no model `{model}` in the package; it has {}", known.join(", "));
             return Ok(Err(error(Code::InvalidInput, message)));
         };
-        let session = OpenSession(found.clone());
+        let session = OpenSession(self.shared.models[index].1.clone(), index);
         Ok(self.table.push(session).map_err(|_| {
             let most = self.shared.limits.handles;
             error(Code::Limit, format!("an instance may hold {most} handles at once"))
@@ -229,17 +226,16 @@ impl sessions::HostSession for State {
 pub(super) type Named = Vec<(String, Tensor)>;
 
 /// What a module gets of a run.
-pub(super) async fn run(
-    model: &Model,
-    inputs: Named,
-    outputs: Vec<String>,
-    deadline: Deadline,
-) -> Fallible<Named> {
-    let answer = match model.run_at_once(&inputs, &outputs, deadline) {
+async fn run(model: &Model, inputs: Named, outputs: Vec<String>, deadline: Deadline) -> Fallible<Named> {
+    given(match model.run_at_once(&inputs, &outputs, deadline, None) {
         Some(answer) => answer,
         // Rare and large.
         None => Box::pin(model.run(inputs, outputs, deadline)).await,
-    };
+    })
+}
+
+/// A run's answer as a module's; the deadline ends the call.
+pub(super) fn given(answer: Result<Named, RunError>) -> Fallible<Named> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
         Err(RunError::Deadline) => Err(DeadlineMet.into()),

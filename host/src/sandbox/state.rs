@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::{Resource, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -11,7 +11,8 @@ use super::held::{Expired, Footprint, Held, Request};
 use super::imports::{Code, Error, Tensors};
 use super::output::Lines;
 use super::wasi;
-use super::whole::{Answer, Inputs, Outcome};
+use super::whole::Whole;
+use crate::clock;
 use crate::deadline::Deadline;
 use crate::failure::PredictError;
 use crate::limits::Limiter;
@@ -31,8 +32,13 @@ pub struct State {
     /// Handles of WASI: files, streams, pollables. Some are descriptors of this process, so that there
     /// are far fewer of them than of tensors.
     wasi_table: ResourceTable,
-    held: usize,
+    pub(super) held: usize,
     request: Request,
+    pub(super) whole: Whole,
+    /// When the request began, where its model's run is taken to begin and to end with it.
+    pub(super) began: Option<Instant>,
+    /// The model that has had such a run.
+    pub(super) ran: Option<usize>,
     /// Tensors of this request behind handles.
     live: usize,
     /// The request's place in the sequence that the instance belongs to.
@@ -68,14 +74,18 @@ impl State {
             wasi_table,
             held: 0,
             request: Request::INIT,
+            whole: Whole::default(),
+            began: None,
+            ran: None,
             live: 0,
             part: None,
         })
     }
 
     /// A request begins.
-    pub fn begin(&mut self, deadline: Deadline) {
+    pub fn begin(&mut self, deadline: Deadline, began: Option<Instant>) {
         self.deadline = deadline;
+        (self.began, self.ran) = (began, None);
         self.request = self.request.next();
         self.limiter.take_refused();
     }
@@ -86,13 +96,19 @@ impl State {
             return;
         }
         for entry in self.table.iter_mut() {
-            let freed = expired::<Tensor>(entry)
-                .or_else(|| expired::<Inputs>(entry))
-                .or_else(|| expired::<Outcome>(entry))
-                .or_else(|| expired::<NnTensor>(entry));
+            let freed = expired::<Tensor>(entry).or_else(|| expired::<NnTensor>(entry));
             self.held = self.held.saturating_sub(freed.unwrap_or_default());
         }
         self.live = 0;
+    }
+
+    /// A model's run that began and ended with the request, at `began`: it knows from now on what it takes. Says when
+    /// that is, if there was one.
+    pub fn learn(&mut self, began: Instant) -> Option<Instant> {
+        let (_, model) = self.shared.models.get(self.ran.take()?)?;
+        let now = clock::now();
+        model.learn(now - began);
+        Some(now)
     }
 
     /// A request ends: what it wrote is told.
@@ -144,16 +160,7 @@ impl State {
     where
         T: Footprint + Send + 'static,
     {
-        let held = self.held.saturating_add(tensor.footprint());
-        if held > self.shared.limits.held_tensors {
-            return Err(Error {
-                code: Code::Limit,
-                message: format!(
-                    "an instance may hold {} MiB of tensors at once",
-                    self.shared.limits.held_tensors >> 20
-                ),
-            });
-        }
+        let held = self.held_with(tensor.footprint())?;
         let handle = self.table.push(Held::new(tensor, request)).map_err(|_| Error {
             code: Code::Limit,
             message: format!("an instance may hold {} handles at once", self.shared.limits.handles),
@@ -161,6 +168,16 @@ impl State {
         self.held = held;
         self.live += usize::from(request != Request::INIT);
         Ok(handle)
+    }
+
+    /// What is held with `size` bytes more, if the limits allow it.
+    pub(super) fn held_with(&self, size: usize) -> Result<usize, Error> {
+        let (held, most) = (self.held.saturating_add(size), self.shared.limits.held_tensors);
+        if held <= most {
+            return Ok(held);
+        }
+        let message = format!("an instance may hold {} MiB of tensors at once", most >> 20);
+        Err(Error { code: Code::Limit, message })
     }
 
     /// Takes a tensor back from behind its handle.
@@ -177,37 +194,7 @@ impl State {
         Ok(tensor)
     }
 
-    /// Removes the handle of what was taken from behind it to be used up, and that cost `size`.
-    pub fn ended<T>(&mut self, handle: Resource<Held<T>>, size: usize) -> wasmtime::Result<()>
-    where
-        T: Footprint + Send + 'static,
-    {
-        let (_, of_request) = self.table.delete(handle)?.into_inner();
-        self.held = self.held.saturating_sub(size);
-        self.live = self.live.saturating_sub(usize::from(of_request));
-        Ok(())
-    }
-
-    /// The tensors of an answer that the module had as one.
-    pub fn take_outcome(
-        &mut self,
-        answer: Resource<Answer>,
-    ) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
-        let Outcome(outcome) = self
-            .release(answer)
-            .map_err(|error| PredictError::Internal(format!("{error:#}")))?
-            .map_err(|error| PredictError::Module(format!("its answer: {error}")))?;
-        let outputs: Vec<NamedTensor> = match outcome {
-            Ok(outputs) => outputs.into_iter().map(|(name, tensor)| NamedTensor { name, tensor }).collect(),
-            Err(error) => return Ok(Err(error)),
-        };
-        self.check_count(outputs.len())?;
-        let sizes = outputs.iter().map(|output| output.tensor.footprint());
-        self.check_size(sizes.fold(0, usize::saturating_add))?;
-        Ok(Ok(outputs))
-    }
-
-    fn check_count(&self, outputs: usize) -> Result<(), PredictError> {
+    pub(super) fn check_count(&self, outputs: usize) -> Result<(), PredictError> {
         let most = self.shared.limits.outputs;
         if outputs <= most {
             return Ok(());
@@ -215,7 +202,7 @@ impl State {
         Err(PredictError::Limit(format!("the module gave {outputs} outputs; at most {most} are allowed")))
     }
 
-    fn check_size(&self, size: usize) -> Result<(), PredictError> {
+    pub(super) fn check_size(&self, size: usize) -> Result<(), PredictError> {
         let most = self.shared.limits.tensors;
         if size <= most {
             return Ok(());

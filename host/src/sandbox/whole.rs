@@ -1,41 +1,37 @@
-//! All tensors of a request, or of an answer, behind one handle.
+//! A request as a whole: the module says who answers it, and sees nothing of it.
 //!
-//! They count and end as single ones do; the module cannot look at them.
+//! What came and what goes back counts for the instance as tensors behind handles do, and is gone with the request.
+
+use std::mem;
+use std::sync::Arc;
 
 use wasmtime::component::Resource;
 
-use super::held::{Footprint, Held};
 use super::imports::bindings::selvedge::model::whole;
-use super::imports::{Error, Named, OpenSession, run};
-use super::state::{LimitMet, State};
+use super::imports::{self, Code, Error, Named, OpenSession};
+use super::state::State;
+use crate::failure::PredictError;
+use crate::session::Model;
+use crate::tensor::NamedTensor;
 
-/// What came with a request.
-#[derive(Debug)]
-pub struct Inputs(pub Named);
-
-/// What a model gave, or why it gave nothing.
-#[derive(Debug)]
-pub struct Outcome(pub Result<Named, Error>);
-
-/// What is behind a handle of the one.
-pub type Request = Held<Inputs>;
-
-/// What is behind a handle of the other.
-pub type Answer = Held<Outcome>;
-
-impl Footprint for Inputs {
-    fn footprint(&self) -> usize {
-        footprint(&self.0)
-    }
+/// What came, and what becomes of it.
+#[derive(Default)]
+pub struct Whole {
+    /// Until it is handed on.
+    came: Option<Named>,
+    said: Said,
+    /// What of it counts as held.
+    size: usize,
 }
 
-impl Footprint for Outcome {
-    fn footprint(&self) -> usize {
-        match &self.0 {
-            Ok(tensors) => footprint(tensors),
-            Err(error) => error.message.len(),
-        }
-    }
+/// What a module said of its request.
+#[derive(Default)]
+enum Said {
+    #[default]
+    Nothing,
+    /// This model answers, and was not free at once.
+    Later(Arc<Model>, Named),
+    Answer(Result<Named, Error>),
 }
 
 fn footprint(tensors: &Named) -> usize {
@@ -43,55 +39,83 @@ fn footprint(tensors: &Named) -> usize {
 }
 
 impl State {
-    /// Puts an answer behind a handle. Where it does not fit, that is the answer.
-    fn outcome(&mut self, answer: Result<Named, Error>) -> wasmtime::Result<Resource<Answer>> {
-        let made = match self.made(Outcome(answer)) {
-            Err(limit) => self.made(Outcome(Err(limit))),
-            made => made,
-        };
-        // No more handles.
-        made.map_err(|limit| LimitMet(limit.message).into())
+    /// A request begins, if the limits allow it.
+    pub fn came(&mut self, inputs: Vec<NamedTensor>) -> Result<(), Error> {
+        let inputs: Named = inputs.into_iter().map(|NamedTensor { name, tensor }| (name, tensor)).collect();
+        let size = footprint(&inputs);
+        self.held = self.held_with(size)?;
+        self.whole = Whole { came: Some(inputs), said: Said::Nothing, size };
+        Ok(())
     }
-}
 
-impl whole::Host for State {}
+    /// Nothing of it is held any more.
+    fn gone(&mut self) -> Whole {
+        let whole = mem::take(&mut self.whole);
+        self.held = self.held.saturating_sub(whole.size);
+        whole
+    }
 
-impl whole::HostRequest for State {
-    async fn run(
-        &mut self,
-        request: Resource<Request>,
-        session: Resource<OpenSession>,
-    ) -> wasmtime::Result<Resource<Answer>> {
-        let model = self.table.get(&session)?.0.clone();
-        // They count for as long as they are there, which is to the end of the run.
-        let inputs = match self.table.get_mut(&request)?.lend() {
-            Ok(inputs) => inputs,
-            Err(expired) => {
-                self.table.delete(request)?;
-                return self.outcome(Err(expired.into()));
+    /// What a model gave takes the place of what it was given, if there is room for both.
+    fn say(&mut self, answer: Result<Named, Error>) {
+        let size = answer.as_ref().map_or(0, footprint);
+        let (answer, size) = match self.held_with(size) {
+            Ok(_) => (answer, size),
+            Err(limit) => (Err(limit), 0),
+        };
+        drop(self.gone());
+        self.held = self.held.saturating_add(size);
+        self.whole = Whole { came: None, said: Said::Answer(answer), size };
+    }
+
+    /// The module is done with its request: the answer.
+    pub async fn answered(&mut self) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
+        if matches!(self.whole.said, Said::Later(..))
+            && let Said::Later(model, inputs) = mem::take(&mut self.whole.said)
+        {
+            // Rare and large.
+            let answer = Box::pin(model.run(inputs, Vec::new(), self.deadline)).await;
+            let Ok(answer) = imports::given(answer) else {
+                return Err(PredictError::Deadline(self.allowed()));
+            };
+            self.say(answer);
+        }
+        let outputs = match self.gone().said {
+            Said::Answer(Ok(outputs)) => outputs,
+            Said::Answer(Err(error)) => return Ok(Err(error)),
+            Said::Nothing | Said::Later(..) => {
+                return Err(PredictError::Module("it ended without an answer".to_owned()));
             }
         };
-        let size = inputs.footprint();
-        let answer = run(&model, inputs.0, Vec::new(), self.deadline).await?;
-        let outcome = self.outcome(answer);
-        self.ended(request, size)?;
-        outcome
-    }
-
-    fn drop(&mut self, request: Resource<Request>) -> wasmtime::Result<()> {
-        self.release(request).map(drop)
+        self.check_count(outputs.len())?;
+        self.check_size(footprint(&outputs))?;
+        Ok(Ok(outputs.into_iter().map(|(name, tensor)| NamedTensor { name, tensor }).collect()))
     }
 }
 
-impl whole::HostAnswer for State {
-    fn failed(&mut self, mut error: Error) -> wasmtime::Result<Resource<Answer>> {
+impl whole::Host for State {
+    fn forward(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<()> {
+        let OpenSession(model, index) = self.table.get(&session)?;
+        let Some(inputs) = self.whole.came.take() else {
+            let why = "there is no request to hand to a model, or it has its answer";
+            self.say(Err(imports::error(Code::Internal, why)));
+            return Ok(());
+        };
+        match model.run_at_once(&inputs, &[], self.deadline, self.began) {
+            Some(answer) => {
+                self.ran = self.began.map(|_| *index);
+                let answer = imports::given(answer)?;
+                self.say(answer);
+            }
+            None => self.whole.said = Said::Later(model.clone(), inputs),
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, mut error: Error) -> wasmtime::Result<()> {
         // More is never told; and what is cut off is freed.
         error.message.truncate(error.message.floor_char_boundary(self.text()));
         error.message.shrink_to_fit();
-        self.outcome(Err(error))
-    }
-
-    fn drop(&mut self, answer: Resource<Answer>) -> wasmtime::Result<()> {
-        self.release(answer).map(drop)
+        self.say(Err(error));
+        Ok(())
     }
 }

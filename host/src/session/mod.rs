@@ -26,7 +26,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ort::environment::Environment;
 use ort::session::builder::GraphOptimizationLevel;
@@ -38,10 +38,12 @@ use self::kinds::{Direction, Outlet};
 use self::lanes::Lanes;
 use self::providers::{ProviderError, Providers};
 use self::queue::Queue;
+use self::run::Few;
 use self::values::{Value, ValueError};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::engine::ticker::{Stop, Ticker, Watch};
+use crate::engine::ticker::Ticker;
+use crate::engine::watch::{Stop, Watch};
 use crate::tensor::Tensor;
 use crate::threads::{compute, yielding::Way};
 
@@ -276,12 +278,14 @@ impl Model {
         Ok(select(answer, &outputs))
     }
 
-    /// As [`Self::run`], where it has to wait for nothing and may run on this thread; `None`: it does not.
+    /// As [`Self::run`], where it has to wait for nothing and may run on this thread; `None`: it does not. Who has just
+    /// read the clock and will again gives what it `began` at, and says afterwards what it took ([`Self::learn`]).
     pub fn run_at_once(
         &self,
         inputs: &[(String, Tensor)],
         outputs: &[String],
         deadline: Deadline,
+        began: Option<Instant>,
     ) -> Option<Result<Vec<(String, Tensor)>, RunError>> {
         if self.lanes.is_some() || !(blocking::allowed() || self.runner.short()) {
             return None;
@@ -290,8 +294,13 @@ impl Model {
             return Some(Err(error));
         }
         let mut session = self.soon()?;
-        let answer = self.runner.run(&mut session, inputs, outputs, deadline);
+        let answer = self.runner.run_from(began, &mut session, inputs, outputs, deadline);
         Some(answer.map(|answer| select(answer, outputs)))
+    }
+
+    /// A run took so long.
+    pub fn learn(&self, took: Duration) {
+        self.runner.learn(took);
     }
 
     /// The session, if it is free or about to be: a run of a few microseconds is waited for right here, since
@@ -390,31 +399,45 @@ impl Runner {
         wanted: &[String],
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
-        let mut values = Vec::with_capacity(self.taken.len().min(inputs.len()));
+        self.run_from(None, session, inputs, wanted, deadline)
+    }
+
+    fn run_from(
+        &self,
+        began: Option<Instant>,
+        session: &mut Session,
+        inputs: &[(String, Tensor)],
+        wanted: &[String],
+        deadline: Deadline,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        let mut values = Few::new();
         for outlet in &self.taken {
             let value = value(outlet, inputs).map_err(|error| {
                 RunError::InvalidInput(format!("the model's input `{}`: {error}", outlet.name()))
             })?;
             values.extend(value.map(|value| (outlet, value)));
         }
-        let given: Vec<&Outlet> = if wanted.is_empty() {
+        let given: Few<&Outlet> = if wanted.is_empty() {
             self.given.iter().collect()
         } else {
             let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
             let asked = |spec: &TensorSpec| wanted.contains(spec.name.as_str());
             self.given.iter().filter(|outlet| outlet.specs().iter().any(asked)).collect()
         };
-        let start = clock::now();
+        let start = began.unwrap_or_else(clock::now);
         if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
         self.watch.arm(deadline, start);
         let answer = run::run(session, &self.options, &values, &given);
         let stopped = self.watch.disarm();
-        self.learn(clock::now() - start);
+        if began.is_none() {
+            self.learn(clock::now() - start);
+        }
         let answer = match answer {
+            // Too late, even where it came to its end.
+            _ if stopped => return Err(RunError::Deadline),
             Ok(answer) => answer,
-            Err(_) if stopped => return Err(RunError::Deadline),
             Err(error) => return Err(refused(&error)),
         };
         let mut outputs = Vec::with_capacity(answer.len());

@@ -10,13 +10,17 @@ use std::ptr;
 use ort::AsPointer as _;
 use ort::session::{RunOptions, Session};
 use ort::sys;
+use smallvec::SmallVec;
 
 use super::kinds::Outlet;
 use super::lent::Handle;
 use super::values::Value;
 
-/// Inputs, or outputs, whose addresses need no memory of their own.
-const FEW: usize = 8;
+/// So many inputs, or outputs, need no memory of their own.
+const FEW: usize = 4;
+
+/// A list of inputs or outputs, on the stack where they are few.
+pub type Few<T> = SmallVec<[T; FEW]>;
 
 /// Gives `outputs`, in their order; `None` for an optional one that is empty. ONNX Runtime computes the others, too:
 /// only its builds for training can do with a part of a graph.
@@ -29,7 +33,7 @@ pub fn run(
     options: &RunOptions,
     inputs: &[(&Outlet, Value<'_>)],
     outputs: &[&Outlet],
-) -> ort::Result<Vec<Option<Handle>>> {
+) -> ort::Result<Few<Option<Handle>>> {
     let names = |outlet: &Outlet| -> *const c_char { outlet.symbol().as_ptr() };
     let taken = List::new(ptr::null(), inputs.iter().map(|(outlet, _)| names(outlet)));
     let values = List::new(ptr::null(), inputs.iter().map(|(_, value)| value.ptr()));
@@ -55,13 +59,19 @@ pub fn run(
     let done = unsafe { ort::Error::result_from_status(status) };
     // Taken over whatever became of the run, so that none is lost.
     // SAFETY: the values came from the call above, each once, or are null.
-    let given: Vec<_> = given.as_slice().iter().map(|&value| unsafe { Handle::new(value) }).collect();
+    let mut given: Few<_> = given.as_slice().iter().map(|&value| unsafe { Handle::new(value) }).collect();
     done?;
-    let filled = |value: Handle| Ok(if value.is_filled()? { Some(value) } else { None });
-    given.into_iter().map(|value| value.map_or(Ok(None), filled)).collect()
+    for value in &mut given {
+        if let Some(handle) = value
+            && !handle.is_filled()?
+        {
+            *value = None;
+        }
+    }
+    Ok(given)
 }
 
-/// Addresses, on the stack where they are few.
+/// Addresses, on the stack where they are few: less of a detour for them than [`Few`].
 enum List<T> {
     Few([T; FEW], usize),
     Many(Vec<T>),

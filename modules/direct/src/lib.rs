@@ -1,6 +1,6 @@
 //! The built-in module: hands a request's tensors to the package's first model and its answer back.
 //!
-//! It never looks into a tensor, takes all of them as one, and imports nothing but the model interface: no WASI. Memory comes
+//! It never sees a tensor, only says which model answers, and imports nothing but the model interface: no WASI. Memory comes
 //! from a bump allocator that starts over whenever nothing is allocated, which is after every request.
 #![no_std]
 
@@ -13,19 +13,20 @@ use core::cell::OnceCell;
 
 wit_bindgen::generate!({ path: "../../host/wit", world: "module-with-relay" });
 
-use exports::selvedge::model::relay::{Answer, Guest, Request};
+use exports::selvedge::model::relay::Guest;
 use selvedge::model::errors::{Code, Error};
 use selvedge::model::sessions::{Session, models};
+use selvedge::model::whole;
 
 struct Direct;
 
 export!(Direct);
 
 impl Guest for Direct {
-    fn predict(request: Request) -> Answer {
+    fn predict() {
         match session() {
-            Ok(session) => Request::run(request, session),
-            Err(error) => Answer::failed(&error),
+            Ok(session) => whole::forward(session),
+            Err(error) => whole::fail(&error),
         }
     }
 }

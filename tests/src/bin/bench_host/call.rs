@@ -7,8 +7,9 @@
 //! bytes between buffers that are there: the bar is the ratio of the medians. What a binary request costs beside its run
 //! is `copies`'s. And the same `Identity` here and
 //! through wasmtime's own wasi-nn (a peer of its own, since it wants another ort), each against `Session::run` in
-//! its process.
+//! its process: the bar is the median of the ratios of some turns.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use selvedge_package::tensor::Datatype;
 use selvedge_tests::clock::now;
 use selvedge_tests::onnx_writer::{self, Element, Extent};
 use selvedge_tests::report::Report;
-use selvedge_tests::spread::quantile;
+use selvedge_tests::spread::{Spread, quantile};
 use serde_json::json;
 
 use super::copies;
@@ -37,7 +38,8 @@ const BAR: f64 = 3.0;
 const COPIES: f64 = 1.3;
 /// How much cheaper than wasi-nn what surrounds a run must be.
 const CHEAPER: f64 = 3.0;
-const PEER_PAIRS: usize = 5_000;
+const PEER_PAIRS: usize = 2_000;
+const PEER_TURNS: usize = 7;
 const COPY_PAIRS: usize = 5_000;
 const COPY_WARM_UP: usize = 500;
 const LOOKED_INTO: &[u64] = &[1, 3, 224, 224];
@@ -73,7 +75,7 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     for shape in SHAPES {
         let model = onnx_writer::shape(shape.len());
         let (loaded, _place) = open(&runtime, &model, shape.len(), Answers::Extents)?;
-        let mut measured = executor.block_on(direct(&runtime, &loaded, &model, shape))?;
+        let mut measured = executor.block_on(direct(&runtime, &loaded, &model, shape, PAIRS))?;
         let name = shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
         let (native, direct) = (quantile(&mut measured.native, 0.5), quantile(&mut measured.direct, 0.5));
         let added = quantile(&mut measured.added, 0.5);
@@ -109,7 +111,7 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same model here and through wasmtime's own wasi-nn: what each adds to `Session::run`.
+/// The same model here and through wasmtime's own wasi-nn, in turns: what each adds to `Session::run`.
 fn beside_wasi_nn(
     report: &mut Report,
     runtime: &Runtime,
@@ -122,27 +124,38 @@ fn beside_wasi_nn(
     let directory = place.path().join("model");
     std::fs::create_dir(&directory)?;
     std::fs::write(directory.join("model.onnx"), &model)?;
-    let output = peer.arg(&directory).arg(guest).arg(PEER_PAIRS.to_string()).output()?;
-    anyhow::ensure!(output.status.success(), "the peer: {}", String::from_utf8_lossy(&output.stderr));
+    peer.arg(&directory).arg(guest).arg(PEER_PAIRS.to_string());
+    let (loaded, _place) = open(runtime, &model, LOOKED_INTO.len(), Answers::Same)?;
+    // For each size the medians of a turn: our run, what is added here, its run, what is added there.
+    let mut turns: BTreeMap<u64, [Vec<f64>; 4]> = BTreeMap::new();
+    for _ in 0..PEER_TURNS {
+        let output = peer.output()?;
+        anyhow::ensure!(output.status.success(), "the peer: {}", String::from_utf8_lossy(&output.stderr));
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+            let [elements, theirs, _, added] = numbers[..] else { anyhow::bail!("the peer said {line:?}") };
+            let shape = if elements > 16.0 { LOOKED_INTO } else { SMALL };
+            let mut measured = executor.block_on(direct(runtime, &loaded, &model, shape, PEER_PAIRS))?;
+            let (run, ours) = (quantile(&mut measured.native, 0.5), quantile(&mut measured.added, 0.5));
+            let all = turns.entry(shape.iter().product()).or_default();
+            all.iter_mut().zip([run, ours, theirs, added]).for_each(|(all, one)| all.push(one));
+        }
+    }
     println!(
-        "{:<22} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "identity, added", "run", "direct", "its run", "wasi-nn", "ratio"
+        "{:<22} {:>9} {:>9} {:>9} {:>9} {:>9} {:>14}",
+        "identity, added", "run", "direct", "its run", "wasi-nn", "ratio", "of one"
     );
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [elements, theirs, _, added] = numbers[..] else { anyhow::bail!("the peer said {line:?}") };
-        let shape = if elements > 16.0 { [1, 3, 224, 224] } else { [1, 1, 1, 16] };
-        let (loaded, _place) = open(runtime, &model, shape.len(), Answers::Same)?;
-        let mut measured = executor.block_on(direct(runtime, &loaded, &model, &shape))?;
-        let (run, ours) = (quantile(&mut measured.native, 0.5), quantile(&mut measured.added, 0.5));
-        println!("{elements:<22} {run:>9.2} {ours:>9.2} {theirs:>9.2} {added:>9.2} {:>9.2}", added / ours);
+    for (elements, all) in turns {
+        let ratios: Vec<f64> = all[3].iter().zip(&all[1]).map(|(theirs, ours)| theirs / ours).collect();
+        let [run, ours, theirs, added] = all.map(|all| Spread::of(&all).median);
+        let ratios = Spread::of(&ratios);
+        let range = format!("{:.2} to {:.2}", ratios.least, ratios.most);
+        let ratio = ratios.median;
+        println!("{elements:<22} {run:>9.2} {ours:>9.2} {theirs:>9.2} {added:>9.2} {ratio:>9.2} {range:>14}");
         report.figure(&format!("added_us at {elements} elements"), ours);
         report.figure(&format!("wasi_nn_added_us at {elements} elements"), added);
-        report.at_least(
-            &format!("added by wasi-nn / added here, {elements} elements"),
-            added / ours,
-            CHEAPER,
-        );
+        report.spread(&format!("added by wasi-nn / added here, {elements} elements"), ratios);
+        report.at_least(&format!("added by wasi-nn / added here, {elements} elements"), ratio, CHEAPER);
     }
     Ok(())
 }
@@ -180,7 +193,13 @@ async fn copy(loaded: &Loaded) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-async fn direct(runtime: &Runtime, loaded: &Loaded, model: &[u8], shape: &[u64]) -> anyhow::Result<Figures> {
+async fn direct(
+    runtime: &Runtime,
+    loaded: &Loaded,
+    model: &[u8],
+    shape: &[u64],
+    pairs: usize,
+) -> anyhow::Result<Figures> {
     let mut session = native::session(runtime, model)?;
     let count = shape.iter().product::<u64>() as usize;
     let data = vec![0.5_f32; count];
@@ -190,7 +209,7 @@ async fn direct(runtime: &Runtime, loaded: &Loaded, model: &[u8], shape: &[u64])
 
     let deadline = Duration::from_secs(10);
     let mut figures = Figures::default();
-    for turn in 0..WARM_UP + PAIRS {
+    for turn in 0..WARM_UP + pairs {
         let mut native = Duration::ZERO;
         let mut direct = Duration::ZERO;
         for side in [turn % 2, (turn + 1) % 2] {
