@@ -1,6 +1,7 @@
 //! Models of every element type through the built-in module, and what the caller may get wrong.
 
 use selvedge_host::failure::PredictError;
+use selvedge_host::runtime::Loaded;
 use selvedge_host::tensor::{NamedTensor, Strings, Tensor};
 use selvedge_package::tensor::Datatype;
 use selvedge_tests::counts;
@@ -172,16 +173,20 @@ fn a_loop_without_end_is_stopped_at_the_deadline_and_the_session_answers_on() {
         Package::new(onnx_writer::count_to(), &[("trips", "INT64", &[])], &[("count", "INT64", &[])])
             .module("deadline-ms", 500.into())
             .write();
-    let loaded = package.open().unwrap();
-    let count = |trips: i64| {
+    let mut loaded = package.open().unwrap();
+    let count = |loaded: &Loaded, trips: i64| {
         let tensor = Tensor::fixed(Datatype::Int64, [], trips.to_le_bytes().to_vec()).unwrap();
-        let outputs = ask(&loaded, vec![NamedTensor::new("trips", tensor)])?;
+        let outputs = ask(loaded, vec![NamedTensor::new("trips", tensor)])?;
         let bytes = outputs[0].tensor.as_fixed().unwrap().try_into().unwrap();
         Ok::<_, PredictError>(i64::from_le_bytes(bytes))
     };
-    assert_eq!(count(5).unwrap(), 5);
-    assert!(matches!(count(i64::MAX), Err(PredictError::Deadline(_))));
-    assert_eq!(count(7).unwrap(), 7);
+    assert_eq!(count(&loaded, 5).unwrap(), 5);
+    assert!(matches!(count(&loaded, i64::MAX), Err(PredictError::Deadline(_))));
+    assert_eq!(count(&loaded, 7).unwrap(), 7);
+    // Its first run, of which nobody knows how long it takes, is one that the module does not wait for.
+    loaded = package.open().unwrap();
+    assert!(matches!(count(&loaded, i64::MAX), Err(PredictError::Deadline(_))));
+    assert_eq!(count(&loaded, 7).unwrap(), 7);
     assert!(FATAL.lock().unwrap().iter().all(|fatal| fatal.package.digest != package.digest));
     counts::say("hostile model endless Loop: request failed: stopped at its deadline; the next one answered");
 }
