@@ -49,11 +49,41 @@ impl Deadline {
     }
 }
 
+/// The time that a request has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// So much, from when somebody takes it up.
+    For(Duration),
+    /// It counts already.
+    Until(Deadline),
+}
+
+impl Time {
+    /// Its deadline, where it is taken up `now`.
+    pub fn deadline(self, now: Instant) -> Deadline {
+        match self {
+            Self::For(whole) => Deadline::new(now, now + whole, whole),
+            Self::Until(deadline) => deadline,
+        }
+    }
+}
+
+impl From<Duration> for Time {
+    fn from(time: Duration) -> Self {
+        Self::For(time)
+    }
+}
+
+impl From<Deadline> for Time {
+    fn from(deadline: Deadline) -> Self {
+        Self::Until(deadline)
+    }
+}
+
 /// All the time that there is.
 impl From<Duration> for Deadline {
     fn from(whole: Duration) -> Self {
-        let now = clock::now();
-        Self::new(now, now + whole, whole)
+        Time::For(whole).deadline(clock::now())
     }
 }
 

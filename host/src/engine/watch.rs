@@ -61,6 +61,10 @@ impl Watch {
 
     /// Arms the watch for a run that begins `now`.
     pub fn arm(&self, deadline: Deadline, now: Instant) {
+        // One that ended in a panic.
+        if self.answer.load(Ordering::Relaxed) != NONE {
+            self.disarm();
+        }
         let deadline = deadline.begun(now);
         self.end.store(self.nanos(deadline.end), Ordering::Relaxed);
         self.answer.store(self.nanos(deadline.answer), Ordering::Release);
@@ -195,6 +199,39 @@ mod tests {
         assert_eq!(*calls.lock().unwrap(), [Stop::Now]);
         watch.check(end + 7 * second + GRACE);
         assert_eq!(*calls.lock().unwrap(), [Stop::Now, Stop::Failed]);
+    }
+
+    #[test]
+    fn the_next_run_has_all_of_its_time_whatever_became_of_the_one_before() {
+        for ended_well in [true, false] {
+            let calls = Arc::new(Mutex::new(Vec::new()));
+            let watch = Watch::new({
+                let calls = calls.clone();
+                move |stop| calls.lock().unwrap().push(stop)
+            });
+            let (start, second) = (clock::now(), Duration::from_secs(1));
+            let deadline = |end| Deadline { from: start, answer: end, end, whole: second };
+            let mut expected = Vec::new();
+            for run in 1..4 {
+                let end = start + 10 * run * second;
+                watch.arm(deadline(end), end - second);
+                watch.check(end - TICK);
+                assert_eq!(*calls.lock().unwrap(), expected);
+                watch.check(end);
+                watch.check(end + GRACE - TICK);
+                expected.push(Stop::Now);
+                assert_eq!(*calls.lock().unwrap(), expected);
+                watch.check(end + GRACE);
+                expected.extend([Stop::Failed, Stop::Over]);
+                assert!(!ended_well || watch.disarm());
+                if !ended_well {
+                    // Its thread panicked.
+                    watch.arm(deadline(end + 2 * second), end + second);
+                    assert!(!watch.disarm());
+                }
+                assert_eq!(*calls.lock().unwrap(), expected);
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::directory::Directory;
 use super::pace::Pace;
 use super::package::Shared;
-use crate::deadline::Deadline;
+use crate::clock;
+use crate::deadline::{Deadline, Time};
 use crate::engine::ticker::Ticker;
 use crate::failure::{OpenError, PredictError};
 use crate::limits::CASE_FILE_BYTES;
@@ -128,7 +129,7 @@ impl Loaded {
     }
 
     /// Answers one request. Inputs are checked by the caller against the manifest; what the module
-    /// gives back is checked here, and cut to the manifest's outputs, in their order. `deadline` is cut
+    /// gives back is checked here, and cut to the manifest's outputs, in their order. Its `time` is cut
     /// to the manifest's, from when it began to count. Must be called within tokio, with timers.
     ///
     /// Computes on the caller's thread: a guest yields on every tick, and a model that was not quick
@@ -136,9 +137,9 @@ impl Loaded {
     pub async fn predict(
         &self,
         inputs: Vec<NamedTensor>,
-        deadline: impl Into<Deadline>,
+        time: impl Into<Time>,
     ) -> Result<Vec<NamedTensor>, PredictError> {
-        self.answer(None, inputs, deadline.into()).await
+        self.answer(None, inputs, time.into()).await
     }
 
     /// As [`Self::predict`], for a request of a sequence, whose turn it is. The sequence ends with an error of the
@@ -147,19 +148,20 @@ impl Loaded {
         &self,
         turn: Turn,
         inputs: Vec<NamedTensor>,
-        deadline: impl Into<Deadline>,
+        time: impl Into<Time>,
     ) -> Result<Vec<NamedTensor>, PredictError> {
-        self.answer(Some(turn), inputs, deadline.into()).await
+        self.answer(Some(turn), inputs, time.into()).await
     }
 
     async fn answer(
         &self,
         turn: Option<Turn>,
         inputs: Vec<NamedTensor>,
-        deadline: Deadline,
+        time: Time,
     ) -> Result<Vec<NamedTensor>, PredictError> {
         let whole = Duration::from_millis(self.manifest().module.deadline_ms.into());
-        let deadline = deadline.within(whole);
+        let now = clock::now();
+        let deadline = time.deadline(now).within(whole);
         let allowed = deadline.allowed();
         let size = inputs.iter().fold(0_usize, |size, it| size.saturating_add(it.tensor.footprint()));
         if size > self.shared.limits.tensors {
@@ -171,12 +173,12 @@ impl Loaded {
         }
         let _busy = self.ticker.enter();
         // What is rare is apart: what is awaited here lies in every request.
-        let (_permit, since) = match self.permits.try_acquire() {
-            Ok(permit) => (permit, Some(deadline.from)),
-            Err(_) => (Box::pin(self.permit(deadline, allowed)).await?, None),
+        let (_permit, began) = match self.permits.try_acquire() {
+            Ok(permit) => (permit, now),
+            Err(_) => (Box::pin(self.permit(deadline, allowed)).await?, clock::now()),
         };
-        let run = self.pace.run(since);
-        let (answer, ended) = match self.one(turn, inputs, deadline, run.began()).await {
+        let run = self.pace.run(began);
+        let (answer, ended) = match self.one(turn, inputs, deadline, began).await {
             Ok(answered) => answered,
             Err(error) => (Err(error), None),
         };
@@ -189,25 +191,26 @@ impl Loaded {
         answer.map_err(|error| in_all(error, allowed))
     }
 
-    /// Makes an instance, where none is kept, asks it, and keeps it or frees it. Its answer, and when that was there, if
-    /// the clock was read then.
+    /// Makes an instance, where none is kept, asks it, and keeps it or frees it. Its answer, and when that was there,
+    /// if the clock was read then.
     async fn one(
         &self,
         mut turn: Option<Turn>,
         inputs: Vec<NamedTensor>,
         deadline: Deadline,
-        now: Instant,
+        began: Instant,
     ) -> Result<(Answer, Option<Instant>), PredictError> {
         let kept = match &mut turn {
             Some(turn) => turn.take().and_then(|state| state.downcast().ok()).map(|instance| *instance),
             None => self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop(),
         };
-        let mut instance: Instance = match kept {
-            Some(instance) => instance,
-            None => Box::pin(self.instance(deadline)).await?,
+        // Making one takes time.
+        let (mut instance, began): (Instance, _) = match kept {
+            Some(instance) => (instance, Some(began)),
+            None => (Box::pin(self.instance(deadline)).await?, None),
         };
         instance.place(turn.as_ref().map(|turn| turn.part().clone()));
-        let (answer, ended) = instance.call(inputs, deadline, now).await;
+        let (answer, ended) = instance.call(inputs, deadline, began).await;
         let reusable = match &answer {
             Ok(_) => true,
             Err(error) => sandbox::reusable(error),

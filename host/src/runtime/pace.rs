@@ -44,16 +44,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// It begins, on this thread.
-    fn begin(worked_too: bool) -> Self {
-        Self { began: clock::now(), worked: worked_too.then(worked) }
-    }
-
-    /// When it began.
-    pub fn began(self) -> Instant {
-        self.began
-    }
-
     /// Whether it was quick; `None`: it took its time, and may have waited for its processor. It counts what the
     /// thread itself did, so that a busy machine makes no package slow, unless it waited for something else, too. One
     /// that moved to another thread is not quick.
@@ -67,14 +57,10 @@ impl Run {
 }
 
 impl Pace {
-    /// A request begins, on this thread: now, or a moment after `since`, which is as good for one that is quick and has
-    /// waited for nothing.
-    pub fn run(&self, since: Option<Instant>) -> Run {
+    /// A request begins, on this thread, now.
+    pub fn run(&self, now: Instant) -> Run {
         let worked_too = !self.is_quick() || self.doubted.load(Ordering::Relaxed);
-        match since.filter(|_| !worked_too) {
-            Some(began) => Run { began, worked: None },
-            None => Run::begin(worked_too),
-        }
+        Run { began: now, worked: worked_too.then(worked) }
     }
 
     /// It is over, with all that was made and freed for it: just now, or when the clock was read last.
@@ -157,31 +143,43 @@ mod tests {
     #[test]
     fn one_that_took_its_time_is_looked_at_closer_the_next_time() {
         let pace = Pace::default();
-        assert!(pace.run(None).worked.is_some());
+        assert!(pace.run(clock::now()).worked.is_some());
         (0..IN_A_ROW).for_each(|_| pace.took(Some(true)));
-        assert!(pace.run(None).worked.is_none());
+        assert!(pace.run(clock::now()).worked.is_none());
         pace.took(None);
-        assert!(pace.is_quick() && pace.run(None).worked.is_some());
+        assert!(pace.is_quick() && pace.run(clock::now()).worked.is_some());
         pace.took(Some(true));
-        assert!(pace.is_quick() && pace.run(None).worked.is_none());
+        assert!(pace.is_quick() && pace.run(clock::now()).worked.is_none());
     }
 
     #[test]
     fn a_thread_that_works_or_waits_long_is_not_quick() {
-        let run = Run::begin(true);
+        let begin = |worked_too: bool| Run { began: clock::now(), worked: worked_too.then(worked) };
+        let run = begin(true);
         while worked() - run.worked.unwrap() <= QUICK {
             std::hint::spin_loop();
         }
         assert_eq!(run.was_quick(None), Some(false));
         for worked_too in [false, true] {
-            let run = Run::begin(worked_too);
+            let run = begin(worked_too);
             std::thread::sleep(WAITED);
             assert_eq!(run.was_quick(None), Some(false));
         }
         // Asleep it does nothing, which looks like waiting for the processor.
-        let run = Run { began: clock::now() - 2 * QUICK, ..Run::begin(true) };
+        let run = Run { began: clock::now() - 2 * QUICK, ..begin(true) };
         let quick = run.was_quick(None);
         assert!(quick == Some(true) || run.began.elapsed() >= WAITED);
+    }
+
+    #[test]
+    fn it_ended_when_the_clock_was_read_last() {
+        let pace = Pace::default();
+        (0..IN_A_ROW).for_each(|_| pace.took(Some(true)));
+        let began = clock::now() - WAITED;
+        pace.ran(pace.run(began), Some(began + QUICK), None);
+        assert!(pace.is_quick());
+        pace.ran(pace.run(began), None, None);
+        assert!(!pace.is_quick());
     }
 
     #[test]
@@ -215,12 +213,12 @@ mod tests {
     fn what_callers_send_is_no_fault_of_a_package() {
         let pace = Pace::default();
         for _ in 0..100 {
-            pace.ran(pace.run(None), None, Some(&PredictError::InvalidInput(String::new())));
-            pace.ran(pace.run(None), None, Some(&PredictError::Busy(Duration::ZERO)));
+            pace.ran(pace.run(clock::now()), None, Some(&PredictError::InvalidInput(String::new())));
+            pace.ran(pace.run(clock::now()), None, Some(&PredictError::Busy(Duration::ZERO)));
         }
         assert!(!pace.fails());
         for _ in 0..10 {
-            pace.ran(pace.run(None), None, Some(&PredictError::Trap(String::new())));
+            pace.ran(pace.run(clock::now()), None, Some(&PredictError::Trap(String::new())));
         }
         assert!(pace.fails());
     }

@@ -12,7 +12,7 @@ use super::held::{Expired, Held};
 use super::output::Level;
 use super::state::{DeadlineMet, State};
 use crate::deadline::Deadline;
-use crate::session::{Model, RunError};
+use crate::session::{Model, RunError, Timed};
 use crate::tensor::{Strings, Tensor, TensorError};
 
 /// Generated from `wit/model.wit`.
@@ -38,7 +38,11 @@ pub use bindings::selvedge::model::tensors::NamedTensor as Tensors;
 use bindings::selvedge::model::{config, errors, log, sequences, sessions, tensors};
 
 /// A model that a module opened.
-pub struct OpenSession(pub(super) Arc<Model>, pub(super) usize);
+pub struct OpenSession {
+    pub(super) model: Arc<Model>,
+    /// Its place among the package's.
+    pub(super) index: usize,
+}
 
 type Fallible<T> = wasmtime::Result<Result<T, Error>>;
 
@@ -159,7 +163,7 @@ impl sessions::HostSession for State {
             let message = format!("no model `{model}` in the package; it has {}", known.join(", "));
             return Ok(Err(error(Code::InvalidInput, message)));
         };
-        let session = OpenSession(self.shared.models[index].1.clone(), index);
+        let session = OpenSession { model: self.shared.models[index].1.clone(), index };
         Ok(self.table.push(session).map_err(|_| {
             let most = self.shared.limits.handles;
             error(Code::Limit, format!("an instance may hold {most} handles at once"))
@@ -167,18 +171,18 @@ impl sessions::HostSession for State {
     }
 
     fn inputs(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
-        Ok(specs(self.table.get(&session)?.0.inputs()))
+        Ok(specs(self.table.get(&session)?.model.inputs()))
     }
 
     fn outputs(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
-        Ok(specs(self.table.get(&session)?.0.outputs()))
+        Ok(specs(self.table.get(&session)?.model.outputs()))
     }
 
     fn optional_inputs(
         &mut self,
         session: Resource<OpenSession>,
     ) -> wasmtime::Result<Vec<sessions::TensorSpec>> {
-        let model = &self.table.get(&session)?.0;
+        let model = &self.table.get(&session)?.model;
         let optional = model.inputs().iter().filter(|spec| spec.optional).chain(model.defaults());
         Ok(optional.map(tensor_spec).collect())
     }
@@ -189,7 +193,7 @@ impl sessions::HostSession for State {
         inputs: Vec<(String, Resource<Held>)>,
         outputs: Vec<String>,
     ) -> Fallible<Vec<Tensors>> {
-        let model = self.table.get(&session)?.0.clone();
+        let model = self.table.get(&session)?.model.clone();
         let mut given = Vec::with_capacity(inputs.len());
         for (name, tensor) in inputs {
             match self.table.get(&tensor)?.get() {
@@ -227,7 +231,7 @@ pub(super) type Named = Vec<(String, Tensor)>;
 
 /// What a module gets of a run.
 async fn run(model: &Model, inputs: Named, outputs: Vec<String>, deadline: Deadline) -> Fallible<Named> {
-    given(match model.run_at_once(&inputs, &outputs, deadline, None) {
+    given(match model.run_at_once(&inputs, &outputs, deadline, Timed::Here) {
         Some(answer) => answer,
         // Rare and large.
         None => Box::pin(model.run(inputs, outputs, deadline)).await,

@@ -139,16 +139,16 @@ impl Instance {
         self.store.data_mut().part = part;
     }
 
-    /// Answers one request, which begins now. Only after `Ok` and after an error that [`reusable`] may the instance be
-    /// used again. Says when the answer was there, if the clock was read then.
+    /// Answers one request; it `began` a moment ago, if the clock was read then. Only after `Ok` and after an error that
+    /// [`reusable`] may the instance be used again. Says when the answer was there, if the clock was read then.
     pub async fn call(
         &mut self,
         inputs: Vec<NamedTensor>,
         deadline: Deadline,
-        now: Instant,
+        began: Option<Instant>,
     ) -> (Result<Vec<NamedTensor>, PredictError>, Option<Instant>) {
         let built_in = self.store.data().shared.prepared.built_in;
-        self.store.data_mut().begin(deadline, built_in.then_some(now));
+        self.store.data_mut().begin(deadline, began.filter(|_| built_in));
         self.store.set_epoch_deadline(1);
         let answer = if built_in {
             self.predict.call_at_once(&mut self.store, inputs).await
@@ -156,7 +156,7 @@ impl Instance {
             self.predict.call(&mut self.store, inputs, deadline.answer).await
         };
         let state = self.store.data_mut();
-        let ended = state.learn(now);
+        let ended = state.learn();
         let answer = match answer {
             Ok(Ok(outputs)) => Ok(outputs),
             Ok(Err(error)) => Err(match error.code {

@@ -102,10 +102,11 @@ impl State {
         self.live = 0;
     }
 
-    /// A model's run that began and ended with the request, at `began`: it knows from now on what it takes. Says when
-    /// that is, if there was one.
-    pub fn learn(&mut self, began: Instant) -> Option<Instant> {
-        let (_, model) = self.shared.models.get(self.ran.take()?)?;
+    /// A model's run that began and ended with the request is over: its model knows from now on what it takes. Says
+    /// when that is, if there was one.
+    pub fn learn(&mut self) -> Option<Instant> {
+        let (began, ran) = (self.began?, self.ran.take()?);
+        let (_, model) = self.shared.models.get(ran)?;
         let now = clock::now();
         model.learn(now - began);
         Some(now)

@@ -10,13 +10,16 @@ use wasmtime::component::Resource;
 use super::imports::bindings::selvedge::model::whole;
 use super::imports::{self, Code, Error, Named, OpenSession};
 use super::state::State;
+use super::within;
 use crate::failure::PredictError;
-use crate::session::Model;
+use crate::session::{Model, Timed};
 use crate::tensor::NamedTensor;
 
 /// What came, and what becomes of it.
 #[derive(Default)]
 pub struct Whole {
+    /// Whether there is a request that is answered so.
+    asked: bool,
     /// Until it is handed on.
     came: Option<Named>,
     said: Said,
@@ -44,7 +47,7 @@ impl State {
         let inputs: Named = inputs.into_iter().map(|NamedTensor { name, tensor }| (name, tensor)).collect();
         let size = footprint(&inputs);
         self.held = self.held_with(size)?;
-        self.whole = Whole { came: Some(inputs), said: Said::Nothing, size };
+        self.whole = Whole { asked: true, came: Some(inputs), said: Said::Nothing, size };
         Ok(())
     }
 
@@ -62,22 +65,15 @@ impl State {
             Ok(_) => (answer, size),
             Err(limit) => (Err(limit), 0),
         };
-        drop(self.gone());
+        let Whole { asked, .. } = self.gone();
         self.held = self.held.saturating_add(size);
-        self.whole = Whole { came: None, said: Said::Answer(answer), size };
+        self.whole = Whole { asked, came: None, said: Said::Answer(answer), size };
     }
 
     /// The module is done with its request: the answer.
     pub async fn answered(&mut self) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
-        if matches!(self.whole.said, Said::Later(..))
-            && let Said::Later(model, inputs) = mem::take(&mut self.whole.said)
-        {
-            // Rare and large.
-            let answer = Box::pin(model.run(inputs, Vec::new(), self.deadline)).await;
-            let Ok(answer) = imports::given(answer) else {
-                return Err(PredictError::Deadline(self.allowed()));
-            };
-            self.say(answer);
+        if matches!(self.whole.said, Said::Later(..)) {
+            Box::pin(self.later()).await?;
         }
         let outputs = match self.gone().said {
             Said::Answer(Ok(outputs)) => outputs,
@@ -90,19 +86,40 @@ impl State {
         self.check_size(footprint(&outputs))?;
         Ok(Ok(outputs.into_iter().map(|(name, tensor)| NamedTensor { name, tensor }).collect()))
     }
+
+    /// Has the model answer that was not free at once. Rare, and large.
+    async fn later(&mut self) -> Result<(), PredictError> {
+        let Said::Later(model, inputs) = mem::take(&mut self.whole.said) else { return Ok(()) };
+        let deadline = self.deadline;
+        let run = async { imports::given(model.run(inputs, Vec::new(), deadline).await) };
+        // Either way, there is no error but that of the deadline.
+        let Ok(answer) = within(deadline.answer, run).await else {
+            return Err(PredictError::Deadline(self.allowed()));
+        };
+        self.say(answer);
+        Ok(())
+    }
+
+    /// For what is said only of a request.
+    fn asked(&self) -> wasmtime::Result<()> {
+        let why = "`whole` answers requests that come by `relay`, and there is none";
+        if self.whole.asked { Ok(()) } else { Err(wasmtime::format_err!(why)) }
+    }
 }
 
 impl whole::Host for State {
     fn forward(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<()> {
-        let OpenSession(model, index) = self.table.get(&session)?;
+        self.asked()?;
+        let OpenSession { model, index } = self.table.get(&session)?;
         let Some(inputs) = self.whole.came.take() else {
-            let why = "there is no request to hand to a model, or it has its answer";
-            self.say(Err(imports::error(Code::Internal, why)));
+            self.say(Err(imports::error(Code::Internal, "the request was handed to a model before")));
             return Ok(());
         };
-        match model.run_at_once(&inputs, &[], self.deadline, self.began) {
+        let mut ran = false;
+        let timed = self.began.map_or(Timed::Here, |began| Timed::ByCaller { began, ran: &mut ran });
+        match model.run_at_once(&inputs, &[], self.deadline, timed) {
             Some(answer) => {
-                self.ran = self.began.map(|_| *index);
+                self.ran = ran.then_some(*index);
                 let answer = imports::given(answer)?;
                 self.say(answer);
             }
@@ -111,11 +128,13 @@ impl whole::Host for State {
         Ok(())
     }
 
-    fn fail(&mut self, mut error: Error) -> wasmtime::Result<()> {
-        // More is never told; and what is cut off is freed.
-        error.message.truncate(error.message.floor_char_boundary(self.text()));
-        error.message.shrink_to_fit();
-        self.say(Err(error));
+    fn fail(&mut self, error: Error) -> wasmtime::Result<()> {
+        self.asked()?;
+        // What a model gave before, or was to be given.
+        if self.whole.came.is_none() {
+            self.gone();
+        }
+        self.whole = Whole { asked: true, said: Said::Answer(Err(error)), ..mem::take(&mut self.whole) };
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ pub mod values;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ort::session::Session;
 use selvedge_package::tensor::TensorSpec;
@@ -78,6 +79,21 @@ pub enum RunError {
     /// The deadline passed.
     #[error("the model was stopped at the deadline")]
     Deadline,
+}
+
+/// Who takes the time of a run, from which follows what the next ones are expected to take.
+#[derive(Debug)]
+pub enum Timed<'a> {
+    /// The run itself.
+    Here,
+    /// Who asks for it, read the clock a moment ago and will again: it says what the run took ([`Model::learn`]), if
+    /// there was one.
+    ByCaller {
+        /// When the run begins.
+        began: Instant,
+        /// Whether ONNX Runtime was asked at all.
+        ran: &'a mut bool,
+    },
 }
 
 /// An open model.

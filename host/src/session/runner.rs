@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ort::session::{RunOptions, Session, SharedSessionInner};
 use selvedge_package::tensor::TensorSpec;
@@ -12,7 +12,7 @@ use selvedge_package::tensor::TensorSpec;
 use super::kinds::Outlet;
 use super::run::Few;
 use super::values::{self, Value, ValueError};
-use super::{RunError, first_line, run};
+use super::{RunError, Timed, first_line, run};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::engine::watch::Watch;
@@ -46,18 +46,7 @@ impl Runner {
         inputs: &[(String, Tensor)],
         wanted: &[String],
         deadline: Deadline,
-    ) -> Result<Vec<(String, Tensor)>, RunError> {
-        self.run_from(None, session, inputs, wanted, deadline)
-    }
-
-    /// The same, from when the clock was read a moment ago: then the caller says what it took.
-    pub fn run_from(
-        &self,
-        began: Option<Instant>,
-        session: &mut Session,
-        inputs: &[(String, Tensor)],
-        wanted: &[String],
-        deadline: Deadline,
+        timed: Timed<'_>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let mut values = Few::new();
         for outlet in &self.taken {
@@ -73,15 +62,19 @@ impl Runner {
             let asked = |spec: &TensorSpec| wanted.contains(spec.name.as_str());
             self.given.iter().filter(|outlet| outlet.specs().iter().any(asked)).collect()
         };
-        let start = began.unwrap_or_else(clock::now);
+        let start = match timed {
+            Timed::Here => clock::now(),
+            Timed::ByCaller { began, .. } => began,
+        };
         if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
         self.watch.arm(deadline, start);
         let answer = run::run(session, &self.options, &values, &given);
         let stopped = self.watch.disarm();
-        if began.is_none() {
-            self.learn(clock::now() - start);
+        match timed {
+            Timed::Here => self.learn(clock::now() - start),
+            Timed::ByCaller { ran, .. } => *ran = true,
         }
         let answer = match answer {
             // Too late, even where it came to its end.
@@ -114,7 +107,7 @@ impl Runner {
         Ok(outputs)
     }
 
-    /// Moves the average by an eighth. Runs of one session do not overlap, so nothing is lost.
+    /// Moves the average by an eighth. Two that end at once may count as one.
     pub fn learn(&self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX - 1);
         let pace = match self.pace.load(Ordering::Relaxed) {

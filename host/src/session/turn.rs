@@ -1,13 +1,13 @@
 //! When a model runs, and on which thread: at once where it is free and short, at its turn otherwise.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ort::session::Session;
 use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
 use super::check::select;
-use super::{Model, RunError, blocking};
+use super::{Model, RunError, Timed, blocking};
 use crate::deadline::Deadline;
 use crate::tensor::Tensor;
 use crate::threads::{compute, yielding::Way};
@@ -18,8 +18,8 @@ const AWAITED: u64 = 20_000;
 const LOOKS: u32 = 400;
 
 impl Model {
-    /// Runs the model. No `outputs` asks for all of them, and none is asked for twice. Others are not kept, though ONNX Runtime computes them
-    /// all the same. One that the model declares optional comes if there is one.
+    /// Runs the model. No `outputs` asks for all of them, and none is asked for twice. Others are not kept, though ONNX
+    /// Runtime computes them all the same. One that the model declares optional comes if there is one.
     pub async fn run(
         &self,
         inputs: Vec<(String, Tensor)>,
@@ -45,32 +45,33 @@ impl Model {
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         let answer = if self.runner.short() {
             let mut session = self.lock(deadline).await?;
-            self.runner.run(&mut session, &inputs, &outputs, deadline)?
+            self.runner.run(&mut session, &inputs, &outputs, deadline, Timed::Here)?
         } else if blocking::allowed() {
             if let Ok(mut session) = self.session.try_lock() {
-                self.runner.run(&mut session, &inputs, &outputs, deadline)?
+                self.runner.run(&mut session, &inputs, &outputs, deadline, Timed::Here)?
             } else {
                 let (runner, wanted) = (self.runner.clone(), outputs.clone());
-                self.queue.ask(deadline, move |session| runner.run(session, &inputs, &wanted, deadline))?
+                self.queue.ask(deadline, move |session| {
+                    runner.run(session, &inputs, &wanted, deadline, Timed::Here)
+                })?
             }
         } else {
             let mut session = self.lock(deadline).await?;
             let (runner, wanted) = (self.runner.clone(), outputs.clone());
-            compute(Way::Some, move || runner.run(&mut session, &inputs, &wanted, deadline))
+            compute(Way::Some, move || runner.run(&mut session, &inputs, &wanted, deadline, Timed::Here))
                 .await
                 .map_err(|error| RunError::Model(format!("its thread ended: {error}")))??
         };
         Ok(select(answer, &outputs))
     }
 
-    /// As [`Self::run`], where it has to wait for nothing and may run on this thread; `None`: it does not. Who has just
-    /// read the clock and will again gives what it `began` at, and says afterwards what it took ([`Self::learn`]).
+    /// As [`Self::run`], where it has to wait for nothing and may run on this thread; `None`: it does not.
     pub fn run_at_once(
         &self,
         inputs: &[(String, Tensor)],
         outputs: &[String],
         deadline: Deadline,
-        began: Option<Instant>,
+        timed: Timed<'_>,
     ) -> Option<Result<Vec<(String, Tensor)>, RunError>> {
         if self.lanes.is_some() || !(blocking::allowed() || self.runner.short()) {
             return None;
@@ -79,11 +80,11 @@ impl Model {
             return Some(Err(error));
         }
         let mut session = self.soon()?;
-        let answer = self.runner.run_from(began, &mut session, inputs, outputs, deadline);
+        let answer = self.runner.run(&mut session, inputs, outputs, deadline, timed);
         Some(answer.map(|answer| select(answer, outputs)))
     }
 
-    /// A run took so long.
+    /// A run took so long that was timed by its caller.
     pub fn learn(&self, took: Duration) {
         self.runner.learn(took);
     }
@@ -108,7 +109,7 @@ impl Model {
         deadline: Deadline,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         self.check(inputs)?;
-        self.runner.run(&mut self.session.blocking_lock(), inputs, &[], deadline)
+        self.runner.run(&mut self.session.blocking_lock(), inputs, &[], deadline, Timed::Here)
     }
 
     async fn lock(&self, deadline: Deadline) -> Result<OwnedMutexGuard<Session>, RunError> {

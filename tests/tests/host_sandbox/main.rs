@@ -18,3 +18,4 @@ mod surroundings;
 mod text;
 mod transfer;
 mod value_kinds;
+mod whole;

@@ -1,13 +1,18 @@
 //! Models of every element type through the built-in module, and what the caller may get wrong.
 
+use std::time::Duration;
+
+use selvedge_host::deadline::Deadline;
+use selvedge_host::engine::ticker::Ticker;
 use selvedge_host::failure::PredictError;
 use selvedge_host::runtime::Loaded;
+use selvedge_host::session::{How, Model, Source, Timed, blocking};
 use selvedge_host::tensor::{NamedTensor, Strings, Tensor};
 use selvedge_package::tensor::Datatype;
 use selvedge_tests::counts;
 use selvedge_tests::onnx_writer::{self, Element, Extent};
 
-use crate::fixture::{FATAL, LONG, Package, ask, executor, floats, fp32};
+use crate::fixture::{FATAL, LONG, Package, ask, executor, floats, fp32, runtime};
 
 #[test]
 fn two_layers_give_what_arithmetic_gives() {
@@ -165,6 +170,27 @@ fn inputs_beyond_the_packages_limit_are_refused() {
     };
     assert!(of(1 << 20).is_ok());
     assert!(matches!(of((1 << 20) + 1), Err(PredictError::Limit(_))));
+}
+
+#[test]
+fn only_what_ran_is_a_run() {
+    let ticker = Ticker::start(selvedge_host::engine::new_engine().unwrap()).unwrap();
+    let model = onnx_writer::identity_of(Element::String, &[Extent::Named("N")]);
+    let source = Source::Bytes(&model);
+    let model = Model::open(runtime().environment(), &ticker, source, How::PLAIN, || {}).unwrap();
+    let ask = |name: &str, text: &[u8], time| {
+        let tensor = Tensor::bytes([1], [text].into_iter().collect::<Strings>()).unwrap();
+        let (now, mut ran) = (selvedge_tests::clock::now(), false);
+        let (deadline, timed) =
+            (Deadline::new(now, now + time, LONG), Timed::ByCaller { began: now, ran: &mut ran });
+        let inputs = [(name.to_owned(), tensor)];
+        let answer = blocking::allow(|| model.run_at_once(&inputs, &[], deadline, timed)).unwrap();
+        (answer.is_ok(), ran)
+    };
+    assert_eq!(ask("x", b"a", LONG), (true, true));
+    assert_eq!(ask("z", b"a", LONG), (false, false));
+    assert_eq!(ask("x", b"a\0", LONG), (false, false));
+    assert_eq!(ask("x", b"a", Duration::ZERO), (false, false));
 }
 
 #[test]

@@ -14,11 +14,11 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::fixture::{Package, ask, hostile, small};
 use crate::hostile::check_neighbour;
 
-fn named(name: &str, bytes: [u8; 3]) -> Vec<NamedTensor> {
+pub fn named(name: &str, bytes: [u8; 3]) -> Vec<NamedTensor> {
     vec![NamedTensor::new(name, Tensor::fixed(Datatype::Uint8, [3], bytes.to_vec()).unwrap())]
 }
 
-fn stale(isolation: &str) -> Arc<Loaded> {
+pub fn stale(isolation: &str) -> Arc<Loaded> {
     let of = &[("x", "UINT8", &[-1_i64][..])];
     let model = selvedge_tests::onnx_writer::identity_of(
         selvedge_tests::onnx_writer::Element::Uint8,
@@ -28,24 +28,7 @@ fn stale(isolation: &str) -> Arc<Loaded> {
     package.module("concurrency", json!(1)).module("isolation", json!(isolation)).write().open().unwrap()
 }
 
-/// A guest that takes its requests as wholes, and what it does with them, with memory for so much.
-fn relay(how: &str, tensor_mib: u32) -> Arc<Loaded> {
-    let of = &[("x", "UINT8", &[-1_i64][..])];
-    let model = selvedge_tests::onnx_writer::identity_of(
-        selvedge_tests::onnx_writer::Element::Uint8,
-        &[selvedge_tests::onnx_writer::Extent::Named("N")],
-    );
-    let package = Package::new(model, of, &[("y", "UINT8", &[-1])]).component(hostile("relay"));
-    package
-        .module("concurrency", json!(1))
-        .module("tensor-mib", json!(tensor_mib))
-        .set("settings", json!({"how": how}))
-        .write()
-        .open()
-        .unwrap()
-}
-
-fn bytes(answer: &[NamedTensor]) -> &[u8] {
+pub fn bytes(answer: &[NamedTensor]) -> &[u8] {
     answer[0].tensor.as_fixed().unwrap()
 }
 
@@ -66,76 +49,6 @@ fn tensors_of_another_request_are_gone() {
         counts::say(&format!("hostile guest stale ({how}): request failed: it belongs to an earlier one"));
     }
     check_neighbour();
-}
-
-#[test]
-fn a_request_as_a_whole_is_answered_once() {
-    // Half a megabyte each time: what is left behind would not fit soon.
-    let (loaded, large) = (relay("again", 1), vec![7; 500_000]);
-    for _ in 0..20 {
-        let inputs =
-            vec![NamedTensor::new("x", Tensor::fixed(Datatype::Uint8, [500_000], large.clone()).unwrap())];
-        match ask(&loaded, inputs) {
-            Err(PredictError::Module(why)) => assert!(why.contains("or it has its answer"), "{why}"),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!((loaded.instances_made(), loaded.idle_instances()), (1, 1));
-    check_neighbour();
-    counts::say("hostile guest relay (again, and in its init): request failed: it has its answer");
-}
-
-#[test]
-fn a_request_as_a_whole_without_an_answer_fails() {
-    let loaded = relay("nothing", 64);
-    for _ in 0..2 {
-        match ask(&loaded, named("x", [7, 7, 7])) {
-            Err(PredictError::Module(why)) => assert_eq!(why, "it ended without an answer"),
-            other => panic!("{other:?}"),
-        }
-    }
-    check_neighbour();
-    counts::say("hostile guest relay (nothing): request failed: no answer");
-}
-
-#[test]
-fn what_is_said_of_a_whole_is_cut() {
-    // Fifty times a megabyte.
-    match ask(&relay("long", 1), named("x", [7, 7, 7])) {
-        Err(PredictError::InvalidInput(why)) => assert_eq!(why, "x".repeat(why.len().min(4096))),
-        other => panic!("{other:?}"),
-    }
-    check_neighbour();
-    counts::say("hostile guest relay (long): request failed: what it says was cut");
-}
-
-#[test]
-fn what_comes_as_a_whole_counts() {
-    let loaded = relay("once", 1);
-    let of = |length: u64| {
-        let tensor = Tensor::fixed(Datatype::Uint8, [length], vec![7; length as usize]).unwrap();
-        ask(&loaded, vec![NamedTensor::new("x", tensor)])
-    };
-    for _ in 0..20 {
-        match of(1_200_000) {
-            Err(PredictError::Limit(why)) => assert!(why.contains("MiB"), "{why}"),
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(bytes(&of(400_000).unwrap()).len(), 400_000);
-    }
-}
-
-#[test]
-fn what_is_wrong_with_a_whole_is_said_and_the_instance_goes_on() {
-    let loaded = relay("once", 64);
-    for _ in 0..10_001 {
-        match ask(&loaded, named("other", [7, 7, 7])) {
-            Err(PredictError::InvalidInput(why)) => assert!(why.contains("no input `other`"), "{why}"),
-            other => panic!("{other:?}"),
-        }
-        assert_eq!(bytes(&ask(&loaded, named("x", [1, 2, 3])).unwrap()), [1, 2, 3]);
-    }
-    assert_eq!((loaded.instances_made(), loaded.idle_instances()), (1, 1));
 }
 
 #[test]

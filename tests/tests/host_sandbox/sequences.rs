@@ -8,7 +8,7 @@ use selvedge_host::runtime::Loaded;
 use selvedge_host::sequence::{Ended, Id, Part, SequenceError};
 use selvedge_host::tensor::{NamedTensor, Tensor};
 use selvedge_package::tensor::Datatype;
-use selvedge_tests::counts;
+use selvedge_tests::{counts, onnx_writer};
 use serde_json::json;
 
 use crate::fixture::{LONG, Package, ask, executor, hostile};
@@ -157,6 +157,29 @@ fn an_error_of_the_module_ends_only_a_sequence_that_has_not_begun() {
     assert_eq!(say(&loaded, part(1), "count").unwrap(), "3");
     assert!(matches!(say(&loaded, first(2), "error"), Err(PredictError::InvalidInput(_))));
     assert_eq!(ended(&loaded, 2), Some(Ended::Failed));
+}
+
+#[test]
+fn what_comes_as_a_whole_ends_with_its_request_in_a_sequence_too() {
+    let model = onnx_writer::identity_of(onnx_writer::Element::Uint8, &[onnx_writer::Extent::Named("N")]);
+    let package = Package::new(model, &[("x", "UINT8", &[-1])], &[("y", "UINT8", &[-1])]);
+    let loaded = package
+        .component(hostile("relay"))
+        .module("sequences", json!({"most": 4, "idle-seconds": 600}))
+        .module("tensor-mib", json!(1))
+        .set("settings", json!({"how": "once"}))
+        .write()
+        .open()
+        .unwrap();
+    // Half a megabyte each time: what stays would not fit soon.
+    let long = "seven bytes".repeat(45_000);
+    assert_eq!(say(&loaded, first(7), &long).unwrap(), long);
+    for _ in 0..20 {
+        assert_eq!(say(&loaded, part(7), &long).unwrap(), long);
+    }
+    assert_eq!(say(&loaded, last(7), "end").unwrap(), "end");
+    // The first instance was made to see that it can be.
+    assert_eq!(loaded.instances_made(), 2);
 }
 
 #[test]

@@ -1,24 +1,40 @@
-//! Answers by `whole`, and not as it should: by the setting `how`, not at all (`nothing`), with megabytes of text each
-//! time (`long`), or once and in order (`once`); without it, again and again. Its `init` hands on what there is not.
+//! Answers by `whole`, and not as it should. The setting `how` says what it does: nothing (`nothing`), say megabytes (`long`),
+//! trap when it has answered (`trap`), answer before there is a request (`early`), keep a tensor of its own (`keep`), fail
+//! and think better of it (`sorry`), or as it should (`once`). Without it the first request goes well, and every later one is
+//! handed on again and again.
 
 wit_bindgen::generate!({ path: "../../../host/wit", world: "module-with-relay-and-init" });
+use std::cell::Cell;
+
 use exports::selvedge::model::{lifecycle, relay};
 use selvedge::model::errors::{Code, Error};
 use selvedge::model::sessions::{Session, models};
+use selvedge::model::tensors::{Datatype, Tensor};
 use selvedge::model::{config, whole};
 
 struct Relay;
 
 export!(Relay);
 
+thread_local! {
+    static FIRST: Cell<bool> = const { Cell::new(true) };
+}
+
 fn fail(message: String) {
     whole::fail(&Error { code: Code::InvalidInput, message });
 }
 
+fn how() -> String {
+    config::get("how").unwrap_or_default()
+}
+
 impl lifecycle::Guest for Relay {
     fn init() -> Result<(), Error> {
-        fail("too early".to_owned());
-        whole::forward(&Session::open(&models()[0])?);
+        match how().as_str() {
+            "early" => whole::forward(&Session::open(&models()[0])?),
+            "keep" => std::mem::forget(Tensor::create(Datatype::Uint8, &[1_500_000], &vec![7; 1_500_000])?),
+            _ => {}
+        }
         Ok(())
     }
 }
@@ -26,14 +42,24 @@ impl lifecycle::Guest for Relay {
 impl relay::Guest for Relay {
     fn predict() {
         let session = Session::open(&models()[0]).unwrap();
-        match config::get("how").as_deref() {
-            Some("nothing") => {}
-            Some("long") => (0..50).for_each(|_| fail("x".repeat(1 << 20))),
-            Some("once") => whole::forward(&session),
+        match how().as_str() {
+            "nothing" => {}
+            "long" => (0..50).for_each(|_| fail("x".repeat(1 << 20))),
+            "trap" => {
+                whole::forward(&session);
+                panic!("it has answered");
+            }
+            "sorry" => {
+                fail("no".to_owned());
+                whole::forward(&session);
+            }
+            "once" | "keep" => whole::forward(&session),
             _ => {
                 whole::forward(&session);
-                fail("in between".to_owned());
-                whole::forward(&session);
+                if !FIRST.replace(false) {
+                    fail("in between".to_owned());
+                    whole::forward(&session);
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Keeps what the first request brought and answers every later one with it: as the tensor itself
 //! (`handle`), as a tensor that it reads again (`read`) or measures (`length`), by running the model on it (`run`), or as bytes
-//! that it has copied into its own memory (`copy`). The input's name says which.
+//! that it has copied into its own memory (`copy`), or as a module that takes its requests as wholes would (`whole`). The
+//! input's name says which.
 
 use std::cell::RefCell;
 
@@ -8,6 +9,7 @@ wit_bindgen::generate!({ path: "../../../host/wit", world: "module" });
 use exports::selvedge::model::predictor::{Error, Guest, NamedTensor};
 use selvedge::model::sessions::{Session, models};
 use selvedge::model::tensors::{Datatype, Tensor};
+use selvedge::model::whole::forward;
 
 struct Stale;
 
@@ -42,6 +44,10 @@ impl Guest for Stale {
                 let outputs = session.run(&[("x".to_owned(), &kept)], &[]);
                 KEPT.set(Some((kept, copy)));
                 outputs?.swap_remove(0).tensor
+            }
+            (Some(_), "whole") => {
+                forward(&Session::open(&models()[0])?);
+                same()?
             }
             (Some((_, copy)), _) => Tensor::create(Datatype::Uint8, &[copy.len() as u64], &copy)?,
         };
