@@ -1,8 +1,8 @@
 //! The thread that keeps deadlines: it advances wasmtime's epoch, and stops ONNX Runtime's runs.
 //!
-//! It ticks while requests run and for a moment afterwards, then sleeps until the next request, so
-//! that an idle host does not wake up. A model that was told to stop and runs on a second after all the time
-//! that its package has, counted from where the run began, is reported as fatal: nothing but the end of the process stops it.
+//! It ticks while requests run and for a moment afterwards, then sleeps until the next request, so that an idle host
+//! does not wake up. A model that was told to stop and runs on a second after all the time that its package has,
+//! counted from where the run began, is reported as fatal: nothing but the end of the process stops it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

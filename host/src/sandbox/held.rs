@@ -7,7 +7,8 @@
 
 use crate::tensor::Tensor;
 
-/// The number of a request; [`Self::INIT`] stands for the time before the first, and for the whole life of the instance.
+/// The number of a request; [`Self::INIT`] stands for the time before the first, and for the whole life of the
+/// instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request(u64);
 

@@ -139,8 +139,8 @@ impl Instance {
         self.store.data_mut().part = part;
     }
 
-    /// Answers one request; it `began` a moment ago, if the clock was read then. Only after `Ok` and after an error that
-    /// [`reusable`] may the instance be used again. Says when the answer was there, if the clock was read then.
+    /// Answers one request; it `began` a moment ago, if the clock was read then. Only after `Ok` and after an error
+    /// that [`reusable`] may the instance be used again. Says when the answer was there, if the clock was read then.
     pub async fn call(
         &mut self,
         inputs: Vec<NamedTensor>,

@@ -25,9 +25,9 @@ pub type Few<T> = SmallVec<[T; FEW]>;
 /// Gives `outputs`, in their order; `None` for an optional one that is empty. ONNX Runtime computes the others, too:
 /// only its builds for training can do with a part of a graph.
 ///
-/// A tensor that comes lies in the session's own memory: whoever keeps it keeps the session, too. Only an output that is
-/// an input of the same name, or an optional one, may lie in memory that was lent for the run: `Model::open` has those
-/// copied (`Outlet::copied`) before the run's inputs can go.
+/// A tensor that comes lies in the session's own memory: whoever keeps it keeps the session, too. Only an output that
+/// is an input of the same name, or an optional one, may lie in memory that was lent for the run: `Model::open` has
+/// those copied (`Outlet::copied`) before the run's inputs can go.
 pub fn run(
     session: &mut Session,
     options: &RunOptions,

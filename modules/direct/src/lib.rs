@@ -1,7 +1,7 @@
 //! The built-in module: hands a request's tensors to the package's first model and its answer back.
 //!
-//! It never sees a tensor, only says which model answers, and imports nothing but the model interface: no WASI. Memory comes
-//! from a bump allocator that starts over whenever nothing is allocated, which is after every request.
+//! It never sees a tensor, only says which model answers, and imports nothing but the model interface: no WASI.
+//! Memory comes from a bump allocator that starts over whenever nothing is allocated, which is after every request.
 #![no_std]
 
 extern crate alloc;

@@ -1,7 +1,7 @@
-//! Answers by `whole`, and not as it should. The setting `how` says what it does: nothing (`nothing`), say megabytes (`long`),
-//! trap when it has answered (`trap`), answer before there is a request (`early`), keep a tensor of its own (`keep`), fail
-//! and think better of it (`sorry`), or as it should (`once`). Without it the first request goes well, and every later one is
-//! handed on again and again.
+//! Answers by `whole`, and not as it should. The setting `how` says what it does: nothing (`nothing`), say megabytes
+//! (`long`), trap when it has answered (`trap`), answer before there is a request (`early`), keep a tensor of its own
+//! (`keep`), fail and think better of it (`sorry`), or as it should (`once`). Without it the first request goes well,
+//! and every later one is handed on again and again.
 
 wit_bindgen::generate!({ path: "../../../host/wit", world: "module-with-relay-and-init" });
 use std::cell::Cell;

@@ -1,6 +1,6 @@
-//! Keeps what the first request brought and answers every later one with it: as the tensor itself
-//! (`handle`), as a tensor that it reads again (`read`) or measures (`length`), by running the model on it (`run`), or as bytes
-//! that it has copied into its own memory (`copy`), or as a module that takes its requests as wholes would (`whole`). The
+//! Keeps what the first request brought and answers every later one with it: as the tensor itself (`handle`), as a
+//! tensor that it reads again (`read`) or measures (`length`), by running the model on it (`run`), or as bytes that
+//! it has copied into its own memory (`copy`), or as a module that takes its requests as wholes would (`whole`). The
 //! input's name says which.
 
 use std::cell::RefCell;
