@@ -13,6 +13,7 @@
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub mod blocks;
+pub mod share;
 
 use crate::serve::{reserve, shares};
 

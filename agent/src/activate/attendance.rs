@@ -6,6 +6,7 @@ use selvedge_package::Digest;
 
 use super::rest::Rest;
 use super::{Activation, HostView, now_ms};
+use crate::clock;
 use crate::store::StoreError;
 use crate::supervise::Fate;
 
@@ -33,8 +34,10 @@ impl Activation {
         self.pursue()
     }
 
-    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]).
+    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]). The next one begins without
+    /// those that were named, so that all others answer again at once.
     pub fn host_down(&mut self, named: &[PackageRef], fate: Fate) -> Result<(), StoreError> {
+        self.hold_back(named);
         let mut suspects: Vec<Digest> = named.iter().map(|package| package.digest).collect();
         if suspects.is_empty() {
             suspects.extend(self.blamed(fate));
@@ -45,6 +48,18 @@ impl Activation {
         }
         self.witness(self.host_died(suspects))?;
         self.pursue()
+    }
+
+    fn hold_back(&mut self, named: &[PackageRef]) {
+        let slots = &self.state.slots;
+        let is_committed = |digest: &Digest| {
+            slots.values().filter_map(|slot| slot.committed.as_ref()).any(|it| it.release.digest == *digest)
+        };
+        self.rests.keep_stuck(is_committed);
+        for PackageRef { name, digest } in named.iter().filter(|package| is_committed(&package.digest)) {
+            tracing::warn!(package = %name, "the host had to end for it; it is served again after a pause");
+            self.rests.rest(Rest::Stuck(*digest), clock::since_boot());
+        }
     }
 
     /// The agent is about to end in order. What nobody is seen to serve has made no headway.

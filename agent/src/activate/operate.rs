@@ -145,7 +145,9 @@ impl Activation {
         }
         let served = plan.iter().find_map(|effect| match effect {
             Effect::Serve(package, release)
-                if !rests(package) && !self.rests.has(&Rest::Serve(package.clone()), now) =>
+                if !rests(package)
+                    && !self.rests.has(&Rest::Serve(package.clone()), now)
+                    && !self.rests.has(&Rest::Stuck(release.digest), now) =>
             {
                 let runs = self.host.runs(package, &release.digest, &release.settings);
                 if runs && !self.has_leftover(package, &release.digest) {

@@ -16,6 +16,8 @@ pub enum Rest {
     Package(PackageName),
     /// Opening what is committed of a package.
     Serve(PackageName),
+    /// Opening a committed release for which the host had to end: it comes back without it.
+    Stuck(Digest),
     /// The trial of a package, or its next start; what is committed of it is served meanwhile.
     Trial(PackageName),
     /// The transfer of a blob.
@@ -33,7 +35,7 @@ impl Rest {
         match self {
             // Whether there is room is cheap to see, and somebody may have just made it.
             Self::Fetch(_) => (FIRST, LONGEST / 10),
-            Self::Trial(_) => (FIRST * 5, LONGEST),
+            Self::Trial(_) | Self::Stuck(_) => (FIRST * 5, LONGEST),
             Self::Package(_) | Self::Serve(_) | Self::Blob(_) | Self::Ready | Self::Drain => (FIRST, LONGEST),
         }
     }
@@ -47,6 +49,11 @@ impl Rests {
     pub fn rest(&mut self, rest: Rest, now: Duration) -> bool {
         let bounds = rest.bounds();
         self.begin(rest, bounds, now, |pause| pause)
+    }
+
+    /// Forgets releases that are committed no longer.
+    pub fn keep_stuck(&mut self, committed: impl Fn(&Digest) -> bool) {
+        self.keep(|rest| !matches!(rest, Rest::Stuck(digest) if !committed(digest)));
     }
 
     /// Forgets blobs that are wanted no longer.

@@ -157,3 +157,33 @@ async fn what_was_opened_when_the_host_broke_off_is_counted_and_nothing_else() {
     bench.restart_host();
     bench.until("the others", |b| b.host.lock().unwrap().packages.len() == 2).await;
 }
+
+/// A host that ended for a model that could not be stopped: everything else answers again before it does.
+#[tokio::test]
+async fn the_host_is_back_without_what_it_had_to_end_for() {
+    let mut bench = Bench::new().await;
+    bench.host_up();
+    let culprit = package(&bench.store, 1, json!({}));
+    let other = package_with(&bench.store, 2, json!({ "name": "q" }));
+    bench.desire(1, &[&culprit, &other]);
+    let committed = |b: &Bench| b.activation.state().slots.values().filter(|s| s.committed.is_some()).count();
+    bench.until("commits", |b| committed(b) == 2).await;
+    let named = PackageRef { name: "p".parse().unwrap(), digest: culprit.bundle.digest() };
+    for end in 1..=MAX_CRASHES {
+        bench.asked();
+        bench.activation.host_down(std::slice::from_ref(&named), Fate::Orderly).unwrap();
+        bench.restart_host();
+        bench.until("word that it is ready", |b| b.host.lock().unwrap().ready).await;
+        assert_eq!(bench.asked(), ["load q", "activate q", "ready"], "{end}");
+        if end == 1 {
+            // It has its chance again, while everything else is served.
+            bench.until("the other one", |b| b.host.lock().unwrap().packages.len() == 2).await;
+        }
+    }
+    let health = |b: &Bench, name: &str| {
+        let slots = &b.activation.state().slots;
+        slots[&name.parse().unwrap()].committed.as_ref().unwrap().health
+    };
+    assert_eq!(health(&bench, "p"), Health::Quarantined);
+    assert!(matches!(health(&bench, "q"), Health::Sound { crashes: 0, .. }));
+}

@@ -39,25 +39,39 @@ pub async fn load(control: Arc<Control>, load: Load) -> Result<Loaded, Refused> 
 async fn open_and_try(control: &Control, load: Load) -> Result<Loaded, Refused> {
     let start = clock::now();
     let (package, purpose) = (load.package.clone(), load.purpose);
-    let served = match control.serving.table.loaded(&package, &load.settings) {
-        Some(served) => served,
-        None => open(control, load).await?,
+    let (served, fresh) = match control.serving.table.loaded(&package, &load.settings) {
+        Some(served) => (served, false),
+        None => (open(control, load).await?, true),
     };
     let load_ms = clock::now().duration_since(start).as_secs_f64() * 1e3;
-    let cases = match cases::run_all(&served.predictor, purpose).await {
+    let cases = cases::run_all(&served.predictor, purpose).await;
+    if fresh {
+        settle(&served).await;
+    }
+    let cases = match cases {
         Ok(cases) => cases,
         Err(error) => {
             dispose(served).await;
             return Err(error.into());
         }
     };
-    // What opening it left free goes back with what it replaces.
     dispose(control.serving.table.stage(served)).await;
     let failed = cases.iter().filter(|case| case.failure.is_some()).count();
     tracing::info!(
         package = %package.name, digest = %package.digest, load_ms, cases = cases.len(), failed, "loaded"
     );
     Ok(Loaded { package, cases, load_ms })
+}
+
+/// What opening it left free goes back; the rest is what it takes.
+async fn settle(served: &Arc<Served>) {
+    let served = Arc::clone(served);
+    let settling = tokio::task::spawn_blocking(move || {
+        memory::give_back();
+        served.opened();
+    });
+    // Neither panics.
+    drop(settling.await);
 }
 
 /// Has the host end, from a thread that may wait.

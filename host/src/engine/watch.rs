@@ -59,19 +59,16 @@ impl Watch {
         }
     }
 
-    /// Arms the watch for a run that begins `now`.
-    pub fn arm(&self, deadline: Deadline, now: Instant) {
-        // One that ended in a panic.
-        if self.answer.load(Ordering::Relaxed) != NONE {
-            self.disarm();
-        }
+    /// Arms the watch for a run that begins `now` and is over when what this gives is dropped.
+    pub fn arm(&self, deadline: Deadline, now: Instant) -> Armed<'_> {
         let deadline = deadline.begun(now);
         self.end.store(self.nanos(deadline.end), Ordering::Relaxed);
         self.answer.store(self.nanos(deadline.answer), Ordering::Release);
+        Armed(self)
     }
 
     /// The run is over; says whether it had been told to stop.
-    pub fn disarm(&self) -> bool {
+    fn disarm(&self) -> bool {
         let armed = self.answer.load(Ordering::Relaxed);
         if armed != TOLD
             && self.answer.compare_exchange(armed, NONE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -119,6 +116,27 @@ impl Watch {
     }
 }
 
+/// A run; see [`Watch::arm`].
+#[derive(Debug)]
+#[must_use]
+pub struct Armed<'a>(&'a Watch);
+
+impl Armed<'_> {
+    /// It is over; says whether it had been told to stop.
+    pub fn over(self) -> bool {
+        let watch = self.0;
+        std::mem::forget(self);
+        watch.disarm()
+    }
+}
+
+/// Its thread panicked.
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.0.disarm();
+    }
+}
+
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -151,7 +169,8 @@ mod tests {
         let start = clock::now();
         let deadline = start + Duration::from_millis(50);
         assert!(!watch.check(start));
-        watch.arm(Deadline { from: start, answer: deadline, end: deadline, whole: deadline - start }, start);
+        let armed = watch
+            .arm(Deadline { from: start, answer: deadline, end: deadline, whole: deadline - start }, start);
         assert!(watch.check(start) && calls.lock().unwrap().is_empty());
         watch.check(deadline);
         watch.check(deadline + GRACE / 2);
@@ -159,7 +178,7 @@ mod tests {
         watch.check(deadline + GRACE);
         watch.check(deadline + 2 * GRACE);
         assert_eq!(*calls.lock().unwrap(), [Stop::Now, Stop::Failed]);
-        assert!(watch.disarm());
+        assert!(armed.over());
         assert_eq!(*calls.lock().unwrap(), [Stop::Now, Stop::Failed, Stop::Over]);
     }
 
@@ -173,7 +192,7 @@ mod tests {
         let start = clock::now();
         let whole = Duration::from_secs(60);
         let end = start + whole;
-        watch.arm(Deadline { from: start, answer: start, end, whole }, start);
+        let _armed = watch.arm(Deadline { from: start, answer: start, end, whole }, start);
         watch.check(start);
         watch.check(end);
         watch.check(end + GRACE - TICK);
@@ -192,7 +211,8 @@ mod tests {
         let (start, second) = (clock::now(), Duration::from_secs(1));
         let end = start + 10 * second;
         // It got the session seven seconds later.
-        watch.arm(Deadline { from: start, answer: end, end, whole: 10 * second }, start + 7 * second);
+        let _armed =
+            watch.arm(Deadline { from: start, answer: end, end, whole: 10 * second }, start + 7 * second);
         watch.check(end);
         watch.check(end + GRACE);
         watch.check(end + 7 * second + GRACE - TICK);
@@ -203,45 +223,37 @@ mod tests {
 
     #[test]
     fn the_next_run_has_all_of_its_time_whatever_became_of_the_one_before() {
-        for ended_well in [true, false] {
-            let calls = Arc::new(Mutex::new(Vec::new()));
-            let watch = Watch::new({
-                let calls = calls.clone();
-                move |stop| calls.lock().unwrap().push(stop)
-            });
-            let (start, second) = (clock::now(), Duration::from_secs(1));
-            let deadline = |end| Deadline { from: start, answer: end, end, whole: second };
-            let mut expected = Vec::new();
-            for run in 1..4 {
-                let end = start + 10 * run * second;
-                watch.arm(deadline(end), end - second);
-                watch.check(end - TICK);
-                assert_eq!(*calls.lock().unwrap(), expected);
-                watch.check(end);
-                watch.check(end + GRACE - TICK);
-                expected.push(Stop::Now);
-                assert_eq!(*calls.lock().unwrap(), expected);
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let watch = Watch::new({
+            let calls = calls.clone();
+            move |stop| calls.lock().unwrap().push(stop)
+        });
+        let (start, second) = (clock::now(), Duration::from_secs(1));
+        let deadline = |end| Deadline { from: start, answer: end, end, whole: second };
+        let mut expected = Vec::new();
+        for run in 1..5 {
+            let end = start + 10 * run * second;
+            let armed = watch.arm(deadline(end), end - second);
+            watch.check(end - TICK);
+            assert_eq!(*calls.lock().unwrap(), expected);
+            watch.check(end);
+            watch.check(end + GRACE - TICK);
+            expected.push(Stop::Now);
+            assert_eq!(*calls.lock().unwrap(), expected);
+            if run % 2 == 0 {
                 watch.check(end + GRACE);
-                expected.extend([Stop::Failed, Stop::Over]);
-                assert!(!ended_well || watch.disarm());
-                if !ended_well {
-                    // Its thread panicked.
-                    watch.arm(deadline(end + 2 * second), end + second);
-                    assert!(!watch.disarm());
-                }
-                assert_eq!(*calls.lock().unwrap(), expected);
+                expected.push(Stop::Failed);
             }
+            // One way or the other.
+            if run > 2 {
+                drop(armed)
+            } else {
+                assert!(armed.over())
+            }
+            expected.push(Stop::Over);
+            assert!(!watch.check(end + 2 * GRACE));
+            assert_eq!(*calls.lock().unwrap(), expected);
         }
-    }
-
-    #[test]
-    fn a_run_that_ends_in_time_is_left_alone() {
-        let watch = Watch::new(|stop| panic!("{stop:?}"));
-        let start = clock::now();
-        watch.arm(Deadline { from: start, answer: start + TICK, end: start + TICK, whole: TICK }, start);
-        watch.check(start);
-        assert!(!watch.disarm());
-        assert!(!watch.check(start + 2 * TICK));
     }
 
     /// Runs that end in the moment in which they are told to stop: each is told once at most, and before the next
@@ -268,16 +280,16 @@ mod tests {
             });
             let mut stopped = [0, 0];
             while stopped.iter().any(|&count| count < 1000) {
-                watch.arm(deadline(start), start);
+                let armed = watch.arm(deadline(start), start);
                 for _ in 0..stopped[0] % 64 {
                     std::hint::spin_loop();
                 }
-                let was_told = watch.disarm();
+                let was_told = armed.over();
                 assert!(!told.load(Ordering::SeqCst));
                 stopped[usize::from(was_told)] += 1;
                 // One that has its time is never told.
-                watch.arm(deadline(late + second), start);
-                assert!(!watch.disarm() && !told.load(Ordering::SeqCst));
+                let armed = watch.arm(deadline(late + second), start);
+                assert!(!armed.over() && !told.load(Ordering::SeqCst));
             }
             over.store(true, Ordering::SeqCst);
         });

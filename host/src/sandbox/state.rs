@@ -19,6 +19,7 @@ use crate::limits::Limiter;
 use crate::nn::NnTensor;
 use crate::runtime::package::Shared;
 use crate::sequence::Part;
+use crate::session::Ran;
 use crate::tensor::{NamedTensor, Tensor};
 
 /// The data of a store.
@@ -37,8 +38,8 @@ pub struct State {
     pub(super) whole: Whole,
     /// When the request began, where its model's run is taken to begin and to end with it.
     pub(super) began: Option<Instant>,
-    /// The model that has had such a run.
-    pub(super) ran: Option<usize>,
+    /// The model that has had such a run, and how that went.
+    pub(super) ran: Option<(usize, Ran)>,
     /// Tensors of this request behind handles.
     live: usize,
     /// The request's place in the sequence that the instance belongs to.
@@ -105,10 +106,10 @@ impl State {
     /// A model's run that began and ended with the request is over: its model knows from now on what it takes. Says
     /// when that is, if there was one.
     pub fn learn(&mut self) -> Option<Instant> {
-        let (began, ran) = (self.began?, self.ran.take()?);
-        let (_, model) = self.shared.models.get(ran)?;
+        let (began, (index, how)) = (self.began?, self.ran.take()?);
+        let (_, model) = self.shared.models.get(index)?;
         let now = clock::now();
-        model.learn(now - began);
+        model.learn(how, now - began);
         Some(now)
     }
 

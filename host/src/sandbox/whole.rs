@@ -115,11 +115,11 @@ impl whole::Host for State {
             self.say(Err(imports::error(Code::Internal, "the request was handed to a model before")));
             return Ok(());
         };
-        let mut ran = false;
+        let mut ran = None;
         let timed = self.began.map_or(Timed::Here, |began| Timed::ByCaller { began, ran: &mut ran });
         match model.run_at_once(&inputs, &[], self.deadline, timed) {
             Some(answer) => {
-                self.ran = ran.then_some(*index);
+                self.ran = ran.map(|how| (*index, how));
                 let answer = imports::given(answer)?;
                 self.say(answer);
             }
@@ -128,8 +128,11 @@ impl whole::Host for State {
         Ok(())
     }
 
-    fn fail(&mut self, error: Error) -> wasmtime::Result<()> {
+    fn fail(&mut self, mut error: Error) -> wasmtime::Result<()> {
         self.asked()?;
+        // More is never told; and what is cut off is freed.
+        error.message.truncate(error.message.floor_char_boundary(self.text()));
+        error.message.shrink_to_fit();
         // What a model gave before, or was to be given.
         if self.whole.came.is_none() {
             self.gone();

@@ -15,6 +15,7 @@ use super::gate::Gate;
 use super::latency::Latency;
 use super::predictor::Predictor;
 use super::shares;
+use crate::memory::share::Share;
 use crate::oip::answer::Answerer;
 use crate::oip::metadata::provenance;
 use crate::oip::request::Limits;
@@ -46,8 +47,8 @@ pub struct Served {
     pub counts: Counts,
     /// Digest of those settings.
     settings_digest: Digest,
-    /// Bytes of the host's own memory before it was opened.
-    memory_before: u64,
+    /// Its part of the host's memory.
+    memory: Share,
     latency: Latency,
     answered: AtomicU64,
     failed: AtomicU64,
@@ -81,7 +82,7 @@ impl Served {
             counts: Counts::default(),
             settings_digest: settings_digest(&settings),
             settings,
-            memory_before,
+            memory: Share::since(memory_before),
             latency: Latency::default(),
             answered: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -145,7 +146,12 @@ impl Served {
 
     /// What it takes, where the host takes so many bytes of memory of its own.
     pub fn memory(&self, memory: u64) -> u64 {
-        memory.saturating_sub(self.memory_before)
+        self.memory.of(memory)
+    }
+
+    /// It is open, and has run its first cases: what that took is charged to it alone.
+    pub fn opened(&self) {
+        self.memory.opened();
     }
 
     /// Holds it for a request.

@@ -13,7 +13,7 @@ use selvedge_control::{PackageRef, PackageState, PackageStatus};
 use selvedge_package::Digest;
 
 use super::served::{Asked, Held, Served};
-use crate::memory;
+use crate::memory::{self, share};
 
 /// Time over the package's deadline after which a draining package takes no more requests.
 const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -271,8 +271,10 @@ impl Table {
 /// Drops packages on a thread that may block, and gives their memory back to the system.
 pub async fn dispose(packages: impl Send + 'static) {
     let freeing = tokio::task::spawn_blocking(move || {
-        drop(packages);
-        memory::give_back();
+        share::unloading(|| {
+            drop(packages);
+            memory::give_back();
+        });
     });
     // Whether it panicked or not, there is nothing to be done about it.
     drop(freeing.await);

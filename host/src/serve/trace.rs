@@ -1,7 +1,7 @@
 //! The trace that a request belongs to, where its client says so (W3C Trace Context).
 //!
 //! Such a request has a span of its own: what is logged on its way, by its module too, says which trace
-//! and which caller it was. Others have none, and cost nothing.
+//! and which caller it was. Others have one at `debug` (`SELVEDGE_LOG=debug`), and otherwise none, which costs nothing.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::Span;
@@ -20,8 +20,17 @@ struct Parent<'a> {
     span: &'a str,
 }
 
-/// The span of a request to `model`; `None`: its client does not trace, or not in a form that is known.
+/// The span of a request to `model`; `None`: its client does not trace, or not in a form that is known, and nobody looks
+/// so closely.
 pub fn span(headers: &HeaderMap, model: &Served) -> Option<Span> {
+    traced(headers, model).or_else(|| {
+        let package = model.manifest().name.as_str();
+        tracing::enabled!(tracing::Level::DEBUG)
+            .then(|| tracing::debug_span!("request", package, version = %model.version()))
+    })
+}
+
+fn traced(headers: &HeaderMap, model: &Served) -> Option<Span> {
     let mut given = headers.get_all(PARENT).iter();
     // The standard has the header ignored where it is wrong.
     let (Some(value), None) = (given.next(), given.next()) else { return None };
@@ -106,13 +115,15 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn what_is_logged_for_a_request_says_its_trace() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+    /// What is logged, up to this level, of a failure with a parent and of one with a forged one.
+    async fn logged(level: tracing::Level) -> Vec<String> {
         let log = Log::default();
         let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let _guard = tracing::subscriber::set_default(subscriber);
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_max_level(level);
+        let _guard =
+            tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish());
         let serving = Serving::new(4);
         let failing = Behaviour::Fail(PredictError::Trap("asked for".to_owned()));
         let served = Served::new(
@@ -124,16 +135,29 @@ mod tests {
         serving.table.activate(&served.reference()).unwrap();
         serving.announce();
         let router = routes::router(serving);
-        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        for parent in [format!("00-{trace}-00f067aa0ba902b7-01"), "00-forged trace=1".to_owned()] {
+        for parent in [format!("00-{TRACE}-00f067aa0ba902b7-01"), "00-forged trace=1".to_owned()] {
             let request = Request::post("/v2/models/m/raw").header("traceparent", parent);
             let (status, _) = ask(&router, request.body(Body::from("x")).unwrap()).await;
             assert_eq!(status, 500);
         }
         let told = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        let lines: Vec<&str> = told.lines().filter(|line| line.contains("no answer")).collect();
+        let lines: Vec<_> =
+            told.lines().filter(|line| line.contains("no answer")).map(str::to_owned).collect();
         assert_eq!(lines.len(), 2, "{told}");
-        assert!(lines[0].contains(trace) && lines[0].contains("00f067aa0ba902b7"), "{told}");
+        assert!(lines[0].contains(TRACE) && lines[0].contains("00f067aa0ba902b7"), "{told}");
         assert!(!lines[1].contains("trace"), "{told}");
+        lines
+    }
+
+    #[tokio::test]
+    async fn what_is_logged_for_a_request_says_its_trace() {
+        let lines = logged(tracing::Level::INFO).await;
+        assert!(lines[0].contains("request{") && !lines[1].contains("request{"), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn who_looks_closely_sees_every_request() {
+        let lines = logged(tracing::Level::DEBUG).await;
+        assert!(lines[1].contains("request{package=\"m\" version="), "{lines:?}");
     }
 }

@@ -91,9 +91,18 @@ pub enum Timed<'a> {
     ByCaller {
         /// When the run begins.
         began: Instant,
-        /// Whether ONNX Runtime was asked at all.
-        ran: &'a mut bool,
+        /// How it went; none: ONNX Runtime was not asked at all.
+        ran: &'a mut Option<Ran>,
     },
+}
+
+/// How a run went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ran {
+    /// To its end, or to where it was stopped.
+    Through,
+    /// ONNX Runtime would not, or failed on the way.
+    NotThrough,
 }
 
 /// An open model.

@@ -12,7 +12,7 @@ use selvedge_package::tensor::TensorSpec;
 use super::kinds::Outlet;
 use super::run::Few;
 use super::values::{self, Value, ValueError};
-use super::{RunError, Timed, first_line, run};
+use super::{Ran, RunError, Timed, first_line, run};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::engine::watch::Watch;
@@ -69,12 +69,13 @@ impl Runner {
         if start >= deadline.answer {
             return Err(RunError::Deadline);
         }
-        self.watch.arm(deadline, start);
+        let armed = self.watch.arm(deadline, start);
         let answer = run::run(session, &self.options, &values, &given);
-        let stopped = self.watch.disarm();
+        let stopped = armed.over();
+        let how = if answer.is_ok() || stopped { Ran::Through } else { Ran::NotThrough };
         match timed {
-            Timed::Here => self.learn(clock::now() - start),
-            Timed::ByCaller { ran, .. } => *ran = true,
+            Timed::Here => self.learn(how, clock::now() - start),
+            Timed::ByCaller { ran, .. } => *ran = Some(how),
         }
         let answer = match answer {
             // Too late, even where it came to its end.
@@ -107,14 +108,20 @@ impl Runner {
         Ok(outputs)
     }
 
-    /// Moves the average by an eighth. Two that end at once may count as one.
-    pub fn learn(&self, took: Duration) {
+    /// A run took so long. Two that end at once may count as one.
+    pub fn learn(&self, how: Ran, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX - 1);
-        let pace = match self.pace.load(Ordering::Relaxed) {
-            u64::MAX => took,
-            pace => pace - pace / 8 + took / 8,
-        };
-        self.pace.store(pace, Ordering::Relaxed);
+        self.pace.store(expected(self.pace.load(Ordering::Relaxed), how, took), Ordering::Relaxed);
+    }
+}
+
+/// What the next run is expected to take: an average that each moves by an eighth. One that did not go through says
+/// only what the next takes at least.
+fn expected(pace: u64, how: Ran, took: u64) -> u64 {
+    match pace {
+        pace if how == Ran::NotThrough && took < pace => pace,
+        u64::MAX => took,
+        pace => pace - pace / 8 + took / 8,
     }
 }
 
@@ -143,5 +150,20 @@ fn refused(error: &ort::Error) -> RunError {
     match error.code() {
         ort::ErrorCode::InvalidArgument => RunError::InvalidInput(why),
         _ => RunError::Model(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_makes_no_model_short() {
+        assert_eq!(expected(u64::MAX, Ran::NotThrough, 1000), u64::MAX);
+        assert_eq!(expected(u64::MAX, Ran::Through, 1000), 1000);
+        assert_eq!(expected(8000, Ran::NotThrough, 1000), 8000);
+        assert_eq!(expected(8000, Ran::NotThrough, 16_000), 9000);
+        assert_eq!(expected(8000, Ran::Through, 16_000), 9000);
+        assert_eq!(expected(8000, Ran::Through, 0), 7000);
     }
 }

@@ -7,7 +7,7 @@ use ort::session::Session;
 use tokio::sync::{MutexGuard, OwnedMutexGuard};
 
 use super::check::select;
-use super::{Model, RunError, Timed, blocking};
+use super::{Model, Ran, RunError, Timed, blocking};
 use crate::deadline::Deadline;
 use crate::tensor::Tensor;
 use crate::threads::{compute, yielding::Way};
@@ -85,8 +85,8 @@ impl Model {
     }
 
     /// A run took so long that was timed by its caller.
-    pub fn learn(&self, took: Duration) {
-        self.runner.learn(took);
+    pub fn learn(&self, how: Ran, took: Duration) {
+        self.runner.learn(how, took);
     }
 
     /// The session, if it is free or about to be: a run of a few microseconds is waited for right here, since

@@ -6,7 +6,7 @@ use selvedge_host::deadline::Deadline;
 use selvedge_host::engine::ticker::Ticker;
 use selvedge_host::failure::PredictError;
 use selvedge_host::runtime::Loaded;
-use selvedge_host::session::{How, Model, Source, Timed, blocking};
+use selvedge_host::session::{How, Model, Ran, Source, Timed, blocking};
 use selvedge_host::tensor::{NamedTensor, Strings, Tensor};
 use selvedge_package::tensor::Datatype;
 use selvedge_tests::counts;
@@ -180,17 +180,17 @@ fn only_what_ran_is_a_run() {
     let model = Model::open(runtime().environment(), &ticker, source, How::PLAIN, || {}).unwrap();
     let ask = |name: &str, text: &[u8], time| {
         let tensor = Tensor::bytes([1], [text].into_iter().collect::<Strings>()).unwrap();
-        let (now, mut ran) = (selvedge_tests::clock::now(), false);
+        let (now, mut ran) = (selvedge_tests::clock::now(), None);
         let (deadline, timed) =
             (Deadline::new(now, now + time, LONG), Timed::ByCaller { began: now, ran: &mut ran });
         let inputs = [(name.to_owned(), tensor)];
         let answer = blocking::allow(|| model.run_at_once(&inputs, &[], deadline, timed)).unwrap();
         (answer.is_ok(), ran)
     };
-    assert_eq!(ask("x", b"a", LONG), (true, true));
-    assert_eq!(ask("z", b"a", LONG), (false, false));
-    assert_eq!(ask("x", b"a\0", LONG), (false, false));
-    assert_eq!(ask("x", b"a", Duration::ZERO), (false, false));
+    assert_eq!(ask("x", b"a", LONG), (true, Some(Ran::Through)));
+    assert_eq!(ask("z", b"a", LONG), (false, None));
+    assert_eq!(ask("x", b"a\0", LONG), (false, None));
+    assert_eq!(ask("x", b"a", Duration::ZERO), (false, None));
 }
 
 #[test]

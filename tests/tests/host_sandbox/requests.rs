@@ -100,11 +100,10 @@ impl<'a> MakeWriter<'a> for Written {
     }
 }
 
-#[test]
-fn a_forged_log_line_is_one_line_of_its_package() {
+/// What is logged while a package is asked.
+fn logged(loaded: &Loaded) -> String {
     let written = Written::default();
     let log = tracing_subscriber::fmt().with_writer(written.clone()).with_ansi(false).finish();
-    let loaded = Package::guest(hostile("forged-log")).write().open().unwrap();
     tracing::subscriber::with_default(log, || {
         let one_thread = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // On this thread, where the subscriber is.
@@ -112,7 +111,27 @@ fn a_forged_log_line_is_one_line_of_its_package() {
             one_thread.block_on(loaded.predict(small(), crate::fixture::LONG)).unwrap();
         });
     });
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+}
+
+#[test]
+fn a_log_flood_is_dropped_and_every_request_answered() {
+    let loaded = Package::guest(hostile("log-flood")).write().open().unwrap();
+    for _ in 0..2 {
+        let text = logged(&loaded);
+        let lines = text.lines().filter(|line| line.contains("flood flood")).count();
+        assert!((1..=200).contains(&lines), "{lines}");
+        // One line says how many there are not.
+        assert_eq!(text.lines().count(), lines + 1);
+        assert!(text.contains(&format!("dropped={}", 100_000 - lines)), "{}", text.lines().last().unwrap());
+    }
+    check_neighbour();
+    counts::say("hostile guest log-flood: answered: all but at most 200 of its 100000 lines dropped");
+}
+
+#[test]
+fn a_forged_log_line_is_one_line_of_its_package() {
+    let text = logged(&Package::guest(hostile("forged-log")).write().open().unwrap());
     assert_eq!(text.matches("the device is on fire").count(), 10, "{text}");
     for line in text.split(|letter: char| letter == '\n' || (letter.is_control() && letter != '\t')) {
         let forged = line.contains("on fire");

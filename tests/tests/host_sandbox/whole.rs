@@ -81,9 +81,25 @@ fn what_is_said_last_of_a_whole_counts() {
 }
 
 #[test]
+fn an_answer_that_is_taken_back_is_gone() {
+    let (loaded, large) = (relay("regret", 1), vec![7; 500_000]);
+    for turn in 0..20 {
+        let tensor = Tensor::fixed(Datatype::Uint8, [500_000], large.clone()).unwrap();
+        match ask(&loaded, vec![NamedTensor::new("x", tensor)]) {
+            Ok(answer) if turn == 0 => assert_eq!(bytes(&answer), large),
+            Err(PredictError::InvalidInput(why)) if turn > 0 => assert_eq!(why, "on second thoughts"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((loaded.instances_made(), loaded.idle_instances()), (1, 1));
+}
+
+#[test]
 fn a_trap_after_a_whole_has_its_answer_fails_the_request_and_ends_the_instance() {
     let loaded = relay("trap", 64);
     for made in 1..4 {
+        assert_eq!(bytes(&ask(&loaded, named("x", [1, 2, 3])).unwrap()), [1, 2, 3]);
+        // Its model knows from now on what it takes, and answers before the trap.
         match ask(&loaded, named("x", [7, 7, 7])) {
             Err(PredictError::Trap(why)) => assert!(why.contains("unreachable"), "{why}"),
             other => panic!("{other:?}"),

@@ -1,8 +1,11 @@
 //! The running host as the kernel sees it: every thread of it is shut in, and the server says so.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use selvedge_control::client::Client;
+use selvedge_tests::programs::set_up;
 use serde_json::json;
 
 use crate::host::{Host, LONG, Package, serve, tensor};
@@ -86,4 +89,39 @@ fn threads(host: &Host) -> Vec<(String, i64)> {
         threads.push((name, after.split_whitespace().nth(16).unwrap().parse().unwrap()));
     }
     threads
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_on_an_old_kernel_serves_and_says_that_it_is_not_shut_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let host = serve(&directory);
+    let python =
+        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
+    let mut command = Command::new(python);
+    command
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oip_rest/old_kernel.py"))
+        .arg(host.get_program())
+        .args(host.get_args())
+        .env_remove("LISTEN_FDS")
+        .args(["--listen", "127.0.0.1:0", "--control"])
+        .arg(&socket);
+    let host = Host::watch(directory, Client::new(socket), &mut command).await;
+    host.control.ready(LONG).await.unwrap();
+    let (_, metadata) = host.get("/v2").await;
+    let confinement = &metadata["confinement"];
+    for (what, why) in [("landlock", "off: "), ("seccomp", "off: Function not implemented")] {
+        assert!(confinement[what].as_str().unwrap().starts_with(why), "{confinement}");
+    }
+    let said = host.status().await.confinement.unwrap();
+    assert_eq!(
+        (json!(said.landlock), json!(said.seccomp)),
+        (confinement["landlock"].clone(), confinement["seccomp"].clone())
+    );
+    assert!(host.log().contains("not shut in as far as could be"), "{}", host.log());
+
+    host.put(&Package::identity("identity", 1).write()).await;
+    let ones = json!({"inputs": [tensor(("x", "FP32"), &[2, 3], json!([1, 2, 3, 4, 5, 6]))]});
+    let (status, answer) = host.post("/v2/models/identity/infer", &ones).await;
+    assert_eq!(status, 200, "{answer}");
 }

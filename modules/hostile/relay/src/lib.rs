@@ -1,7 +1,7 @@
 //! Answers by `whole`, and not as it should. The setting `how` says what it does: nothing (`nothing`), say megabytes
-//! (`long`), trap when it has answered (`trap`), answer before there is a request (`early`), keep a tensor of its own
-//! (`keep`), fail and think better of it (`sorry`), or as it should (`once`). Without it the first request goes well,
-//! and every later one is handed on again and again.
+//! (`long`), answer before there is a request (`early`), keep a tensor of its own (`keep`), fail and think better of it
+//! (`sorry`), or as it should (`once`). Or the first request goes well, and with every later one it traps when it has
+//! answered (`trap`), fails it then (`regret`), or hands it on again and again.
 
 wit_bindgen::generate!({ path: "../../../host/wit", world: "module-with-relay-and-init" });
 use std::cell::Cell;
@@ -47,7 +47,13 @@ impl relay::Guest for Relay {
             "long" => (0..50).for_each(|_| fail("x".repeat(1 << 20))),
             "trap" => {
                 whole::forward(&session);
-                panic!("it has answered");
+                assert!(FIRST.replace(false), "it has answered");
+            }
+            "regret" => {
+                whole::forward(&session);
+                if !FIRST.replace(false) {
+                    fail("on second thoughts".to_owned());
+                }
             }
             "sorry" => {
                 fail("no".to_owned());
