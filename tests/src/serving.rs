@@ -72,6 +72,13 @@ impl Package {
         self
     }
 
+    /// A setting of the manifest's.
+    #[must_use]
+    pub fn setting(mut self, key: &str, value: &str) -> Self {
+        self.manifest["settings"][key] = value.into();
+        self
+    }
+
     /// Lets requests come without an input, or answers without an output: `inputs` or `outputs`, and which.
     #[must_use]
     pub fn optional(mut self, list: &str, at: usize) -> Self {

@@ -34,8 +34,8 @@ impl Activation {
         self.pursue()
     }
 
-    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]). The next one begins without
-    /// those that were named, so that all others answer again at once.
+    /// The host is gone: those that it named did it, or whoever is held to have ([`blame`]). The next one begins
+    /// without those that were named, so that all others answer again at once.
     pub fn host_down(&mut self, named: &[PackageRef], fate: Fate) -> Result<(), StoreError> {
         self.hold_back(named);
         let mut suspects: Vec<Digest> = named.iter().map(|package| package.digest).collect();

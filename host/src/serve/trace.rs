@@ -20,8 +20,8 @@ struct Parent<'a> {
     span: &'a str,
 }
 
-/// The span of a request to `model`; `None`: its client does not trace, or not in a form that is known, and nobody looks
-/// so closely.
+/// The span of a request to `model`; `None`: its client does not trace, or not in a form that is known, and nobody
+/// looks so closely.
 pub fn span(headers: &HeaderMap, model: &Served) -> Option<Span> {
     traced(headers, model).or_else(|| {
         let package = model.manifest().name.as_str();
