@@ -159,13 +159,19 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    #[test]
-    fn a_run_is_told_once_to_stop_and_reported_once_after_its_grace() {
+    /// A watch, and what it asks for.
+    fn watched() -> (Watch, Arc<Mutex<Vec<Stop>>>) {
         let calls = Arc::new(Mutex::new(Vec::new()));
         let watch = Watch::new({
             let calls = calls.clone();
             move |stop| calls.lock().unwrap().push(stop)
         });
+        (watch, calls)
+    }
+
+    #[test]
+    fn a_run_is_told_once_to_stop_and_reported_once_after_its_grace() {
+        let (watch, calls) = watched();
         let start = clock::now();
         let deadline = start + Duration::from_millis(50);
         assert!(!watch.check(start));
@@ -184,11 +190,7 @@ mod tests {
 
     #[test]
     fn a_client_that_gives_little_time_has_a_run_stopped_and_nothing_reported() {
-        let calls = Arc::new(Mutex::new(Vec::new()));
-        let watch = Watch::new({
-            let calls = calls.clone();
-            move |stop| calls.lock().unwrap().push(stop)
-        });
+        let (watch, calls) = watched();
         let start = clock::now();
         let whole = Duration::from_secs(60);
         let end = start + whole;
@@ -203,11 +205,7 @@ mod tests {
 
     #[test]
     fn a_run_that_waited_for_its_session_has_all_of_its_time() {
-        let calls = Arc::new(Mutex::new(Vec::new()));
-        let watch = Watch::new({
-            let calls = calls.clone();
-            move |stop| calls.lock().unwrap().push(stop)
-        });
+        let (watch, calls) = watched();
         let (start, second) = (clock::now(), Duration::from_secs(1));
         let end = start + 10 * second;
         // It got the session seven seconds later.
@@ -223,11 +221,7 @@ mod tests {
 
     #[test]
     fn the_next_run_has_all_of_its_time_whatever_became_of_the_one_before() {
-        let calls = Arc::new(Mutex::new(Vec::new()));
-        let watch = Watch::new({
-            let calls = calls.clone();
-            move |stop| calls.lock().unwrap().push(stop)
-        });
+        let (watch, calls) = watched();
         let (start, second) = (clock::now(), Duration::from_secs(1));
         let deadline = |end| Deadline { from: start, answer: end, end, whole: second };
         let mut expected = Vec::new();
