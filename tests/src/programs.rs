@@ -22,6 +22,11 @@ pub fn program(name: &str) -> PathBuf {
     })
 }
 
+/// The Python that set-up has installed what tests compare with into, or another one that has it (`SELVEDGE_PYTHON`).
+pub fn python() -> PathBuf {
+    std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from)
+}
+
 /// A product of `cargo xtask setup` or `cargo xtask modules`, by its path below `target`.
 ///
 /// # Panics

@@ -5,22 +5,19 @@
 //! distribution of the same python-tuf; without them the test fails.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-fn setup(inside: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/setup").join(inside)
-}
+use selvedge_tests::programs::{python, set_up};
 
 /// Runs one scenario of `drive.py`, which fails with the reason.
 fn check(scenario: &str) {
-    let python = std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| setup("venv/bin/python"), PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(python)
+    let output = Command::new(python())
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tuf_simulator/drive.py"))
         .args([Path::new(env!("CARGO_BIN_EXE_tuf_conformance")), folder.path()])
         .arg(scenario)
-        .env("PYTHONPATH", setup("tuf-simulator"))
+        .env("PYTHONPATH", set_up("setup/tuf-simulator"))
         .output()
         .expect("python-tuf is missing: run `cargo xtask setup`");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

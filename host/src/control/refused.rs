@@ -1,13 +1,12 @@
 //! Errors of the control socket: a sentence, a word for programs, and the status code of the word.
 
-use crate::serve::failure::said;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use selvedge_control::{ControlError, Reason};
 
 use crate::cases::CaseError;
 use crate::failure::OpenError;
-use crate::serve::failure::json;
+use crate::serve::failure::{json, said};
 
 /// A request of the control socket that is not followed.
 #[derive(Debug)]

@@ -35,7 +35,8 @@ pub struct State {
     wasi_table: ResourceTable,
     pub(super) held: usize,
     request: Request,
-    pub(super) whole: Whole,
+    /// The request, where the module takes it as a whole.
+    pub(super) whole: Option<Whole>,
     /// When the request began, where its model's run is taken to begin and to end with it.
     pub(super) began: Option<Instant>,
     /// The model that has had such a run, and how that went.
@@ -75,7 +76,7 @@ impl State {
             wasi_table,
             held: 0,
             request: Request::INIT,
-            whole: Whole::default(),
+            whole: None,
             began: None,
             ran: None,
             live: 0,
@@ -150,10 +151,7 @@ impl State {
 
     /// Puts a tensor that came with the request behind a handle, if the limits allow it. It may be a small part of a
     /// large body, so that it ends with the request in a sequence, too.
-    pub fn admit_input<T>(&mut self, tensor: T) -> Result<Resource<Held<T>>, Error>
-    where
-        T: Footprint + Send + 'static,
-    {
+    pub fn admit_input(&mut self, tensor: Tensor) -> Result<Resource<Held>, Error> {
         self.hold(tensor, self.request)
     }
 

@@ -18,8 +18,6 @@ use crate::tensor::NamedTensor;
 /// What came, and what becomes of it.
 #[derive(Default)]
 pub struct Whole {
-    /// Whether there is a request that is answered so.
-    asked: bool,
     /// Until it is handed on.
     came: Option<Named>,
     said: Said,
@@ -47,15 +45,15 @@ impl State {
         let inputs: Named = inputs.into_iter().map(|NamedTensor { name, tensor }| (name, tensor)).collect();
         let size = footprint(&inputs);
         self.held = self.held_with(size)?;
-        self.whole = Whole { asked: true, came: Some(inputs), said: Said::Nothing, size };
+        self.whole = Some(Whole { came: Some(inputs), said: Said::Nothing, size });
         Ok(())
     }
 
     /// Nothing of it is held any more.
-    fn gone(&mut self) -> Whole {
-        let whole = mem::take(&mut self.whole);
+    fn gone(&mut self) -> Option<Whole> {
+        let whole = self.whole.take()?;
         self.held = self.held.saturating_sub(whole.size);
-        whole
+        Some(whole)
     }
 
     /// What a model gave takes the place of what it was given, if there is room for both.
@@ -65,17 +63,17 @@ impl State {
             Ok(_) => (answer, size),
             Err(limit) => (Err(limit), 0),
         };
-        let Whole { asked, .. } = self.gone();
+        drop(self.gone());
         self.held = self.held.saturating_add(size);
-        self.whole = Whole { asked, came: None, said: Said::Answer(answer), size };
+        self.whole = Some(Whole { came: None, said: Said::Answer(answer), size });
     }
 
     /// The module is done with its request: the answer.
     pub async fn answered(&mut self) -> Result<Result<Vec<NamedTensor>, Error>, PredictError> {
-        if matches!(self.whole.said, Said::Later(..)) {
+        if matches!(self.whole, Some(Whole { said: Said::Later(..), .. })) {
             Box::pin(self.later()).await?;
         }
-        let outputs = match self.gone().said {
+        let outputs = match self.gone().unwrap_or_default().said {
             Said::Answer(Ok(outputs)) => outputs,
             Said::Answer(Err(error)) => return Ok(Err(error)),
             Said::Nothing | Said::Later(..) => {
@@ -89,7 +87,8 @@ impl State {
 
     /// Has the model answer that was not free at once. Rare, and large.
     async fn later(&mut self) -> Result<(), PredictError> {
-        let Said::Later(model, inputs) = mem::take(&mut self.whole.said) else { return Ok(()) };
+        let said = self.whole.as_mut().map(|whole| mem::take(&mut whole.said));
+        let Some(Said::Later(model, inputs)) = said else { return Ok(()) };
         let deadline = self.deadline;
         let run = async { imports::given(model.run(inputs, Vec::new(), deadline).await) };
         // Either way, there is no error but that of the deadline.
@@ -99,19 +98,18 @@ impl State {
         self.say(answer);
         Ok(())
     }
+}
 
-    /// For what is said only of a request.
-    fn asked(&self) -> wasmtime::Result<()> {
-        let why = "`whole` answers requests that come by `relay`, and there is none";
-        if self.whole.asked { Ok(()) } else { Err(wasmtime::format_err!(why)) }
-    }
+/// What is said only of a request.
+fn asked(whole: &mut Option<Whole>) -> wasmtime::Result<&mut Whole> {
+    let why = "`whole` answers requests that come by `relay`, and there is none";
+    whole.as_mut().ok_or_else(|| wasmtime::format_err!(why))
 }
 
 impl whole::Host for State {
     fn forward(&mut self, session: Resource<OpenSession>) -> wasmtime::Result<()> {
-        self.asked()?;
         let OpenSession { model, index } = self.table.get(&session)?;
-        let Some(inputs) = self.whole.came.take() else {
+        let Some(inputs) = asked(&mut self.whole)?.came.take() else {
             self.say(Err(imports::error(Code::Internal, "the request was handed to a model before")));
             return Ok(());
         };
@@ -123,21 +121,21 @@ impl whole::Host for State {
                 let answer = imports::given(answer)?;
                 self.say(answer);
             }
-            None => self.whole.said = Said::Later(model.clone(), inputs),
+            None => asked(&mut self.whole)?.said = Said::Later(model.clone(), inputs),
         }
         Ok(())
     }
 
     fn fail(&mut self, mut error: Error) -> wasmtime::Result<()> {
-        self.asked()?;
+        let came = asked(&mut self.whole)?.came.is_some();
         // More is never told; and what is cut off is freed.
         error.message.truncate(error.message.floor_char_boundary(self.text()));
         error.message.shrink_to_fit();
         // What a model gave before, or was to be given.
-        if self.whole.came.is_none() {
-            self.gone();
+        if !came {
+            drop(self.gone());
         }
-        self.whole = Whole { asked: true, said: Said::Answer(Err(error)), ..mem::take(&mut self.whole) };
+        self.whole.get_or_insert_default().said = Said::Answer(Err(error));
         Ok(())
     }
 }

@@ -1,9 +1,8 @@
 //! schemathesis asks a real host for all that its OpenAPI document says, and for what it does not.
 
-use std::path::PathBuf;
 use std::process::Command;
 
-use selvedge_tests::programs::set_up;
+use selvedge_tests::programs::python;
 
 use crate::host::{Host, Package};
 
@@ -14,9 +13,7 @@ const EXAMPLES: &str = "8";
 async fn the_host_answers_as_its_openapi_document_says() {
     let host = Host::start().await;
     host.put(&Package::identity("identity", 1).write()).await;
-    let python =
-        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
-    let mut client = Command::new(python);
+    let mut client = Command::new(python());
     client.args(["-m", "schemathesis.cli", "run"]).arg(format!("{}/v2/openapi.json", host.url));
     client.args(["--max-examples", EXAMPLES, "--seed", "7", "--generation-database", "none", "--no-color"]);
     // That any body of the right form is taken is for tests that know the model: names and shapes are its own.

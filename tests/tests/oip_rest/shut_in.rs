@@ -1,11 +1,10 @@
 //! The running host as the kernel sees it: every thread of it is shut in, and the server says so.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use selvedge_control::client::Client;
-use selvedge_tests::programs::set_up;
+use selvedge_tests::programs::{python, root};
 use serde_json::json;
 
 use crate::host::{Host, LONG, Package, serve, tensor};
@@ -96,11 +95,9 @@ async fn a_host_on_an_old_kernel_serves_and_says_that_it_is_not_shut_in() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control.sock");
     let host = serve(&directory);
-    let python =
-        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
-    let mut command = Command::new(python);
+    let mut command = Command::new(python());
     command
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/oip_rest/old_kernel.py"))
+        .arg(root().join("tests/tests/oip_rest/old_kernel.py"))
         .arg(host.get_program())
         .args(host.get_args())
         .env_remove("LISTEN_FDS")

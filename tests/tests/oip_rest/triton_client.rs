@@ -1,17 +1,14 @@
 //! Triton's own Python client against a real host.
 
-use std::path::PathBuf;
 use std::process::Command;
 
-use selvedge_tests::programs::{root, set_up};
+use selvedge_tests::programs::{python, root};
 
 use crate::element_types;
 
 /// Runs a client written in Python; it has to print so many lines, each of what it checked.
 async fn runs(script: &str, arguments: Vec<String>, checked: usize) {
-    let python =
-        std::env::var_os("SELVEDGE_PYTHON").map_or_else(|| set_up("setup/venv/bin/python"), PathBuf::from);
-    let mut client = Command::new(python);
+    let mut client = Command::new(python());
     client.arg(root().join("tests/tests/oip_rest").join(script)).args(arguments);
     let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
