@@ -61,9 +61,13 @@ fn started(dir: &Path, child: &str) -> Process {
 #[test]
 fn a_death_ends_the_others_and_shows_the_log() {
     let dir = tempfile::tempdir().unwrap();
-    programs(dir.path(), "echo the disk is made of cheese >&2; sleep 0.3; exit 7");
+    // It ends when the test has seen the others.
+    let go = dir.path().join("go");
+    let wait = format!("while [ ! -e '{}' ]; do sleep 0.05; done", go.display());
+    programs(dir.path(), &format!("echo the disk is made of cheese >&2; {wait}; exit 7"));
     let child = up(dir.path());
     let broker = started(dir.path(), "broker");
+    std::fs::write(go, "").unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");

@@ -357,12 +357,13 @@ async fn floods_of_requests_cost_little() {
         let enrol = Body::Enrol(Enrol::new(&stranger.id, &token, public_key, Vec::new()));
         stranger.send_sealed(Kind::Enrol, Purpose::Enrol, enrol);
     }
-    let mut answers = 0;
+    assert!(matches!(stranger.enrolled().await, Enrolled::Refused(_)));
+    let mut answers = 1;
     while let Some(answer) = stranger.within(Kind::Enrolled, 1000).await {
         assert!(matches!(answer, Body::Enrolled(Enrolled::Refused(_))));
         answers += 1;
     }
-    assert!((1..50).contains(&answers), "{answers}");
+    assert!(answers < 50, "{answers}");
     certified(&mut edge, &csr).await;
 }
 

@@ -76,7 +76,8 @@ enum Command {
         #[arg(long, default_value_t = 60, value_name = "SECONDS")]
         seconds: u64,
     },
-    /// Cross-build agent and host for aarch64 and answer the example under emulation
+    /// Cross-build agent and host for aarch64, answer the example under emulation, and try on an emulated machine with a
+    /// kernel of its own how the host shuts itself in
     Arm64,
 }
 

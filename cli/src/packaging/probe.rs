@@ -164,7 +164,7 @@ mod tests {
         if cfg!(target_os = "linux") {
             let answer = r#"{"package":{"package":{"name":"p","digest":"DIGEST"},"cases":[],"load_ms":1}}"#;
             let answer = answer.replace("DIGEST", &selvedge_package::Digest::of(b"").to_string());
-            probe(&format!("sleep 0.3; echo '{answer}'"), long).await.unwrap();
+            probe(&format!("sleep 2; echo '{answer}'"), long).await.unwrap();
         }
         let flood =
             probe("head -c 1000000 /dev/zero | tr '\\0' x >&2; echo nonsense", long).await.unwrap_err();

@@ -126,7 +126,7 @@ fn waiting_for_a_selector_ends_with_what_came_of_every_target() {
     mock.answers("GET", &path, 200, detail(&base, &half));
     mock.check(&line, 4, &["edge-2 did not keep", "case `pdf`: expected pdf, got png", "what ran before"]);
     begin(&mock);
-    let late = [&line[..], &["--timeout", "1"]].concat();
+    let late = [&line[..], &["--timeout", "3"]].concat();
     mock.check(&late, 7, &["edge-2 (waiting)", "may still happen", &format!("selvedge watch {ID}")]);
     let blocked = json!({"name": "edge-1", "online": true, "verdict": "blocked", "state": null, "why": "too little memory"});
     mock.says("GET", &path, detail(&base, &[blocked]));

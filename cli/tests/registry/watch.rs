@@ -154,7 +154,7 @@ fn a_limit_ends_it_with_its_code() {
     away["online"] = false.into();
     let mock = mock(&[&[away]]);
     mock.check(
-        &["watch", "--timeout", "1"],
+        &["watch", "--timeout", "3"],
         7,
         &["edge-1 (waiting; the device is offline)", "may still happen"],
     );

@@ -253,7 +253,7 @@ fn timed(
     sessions: u32,
 ) -> (Arc<dyn Predictor>, Arc<std::sync::Mutex<Vec<Duration>>>) {
     let mut manifest = manifest("m", "1.0.0", 1, "FP32", &[-1]);
-    manifest["acceptance"] = json!({"cases": vec!["cases/a.json"; cases], "latency-ms": 400});
+    manifest["acceptance"] = json!({"cases": vec!["cases/a.json"; cases], "latency-ms": 2000});
     manifest["activation"] = json!({"warm-up": warm_up});
     manifest["module"]["concurrency"] = json!(2);
     manifest["models"][0]["sessions"] = json!(sessions);
@@ -270,8 +270,8 @@ async fn a_case_is_too_slow_when_it_is_so_every_time() {
         let loaded: Loaded = serde_json::from_value(post(&router, path::LOAD, load(&fake)).await.1).unwrap();
         assert_eq!(loaded.accepted(), accepted, "{ms:?}: {loaded:?}");
     };
-    check(&[800, 800, 0], true).await;
-    check(&[800, 800, 800], false).await;
+    check(&[2500, 2500, 0], true).await;
+    check(&[2500, 2500, 2500], false).await;
 }
 
 /// On trial every case runs and is asked again by as many as may ask at once; what was accepted before
@@ -292,7 +292,7 @@ async fn a_trial_warms_up_and_a_return_is_brief() {
     assert_eq!(asked("trial", &none, 3, 2).await, (3, 3 + 2 * 3 * 2));
     assert_eq!(asked("serve", &none, 3, 2).await, (3, 3), "no time passed");
     assert_eq!(asked("serve in 2", &none, 1, 2).await, (1, 1 + 2), "each session once");
-    assert_eq!(asked("serve", &[1100, 0, 0, 0], 3, 2).await, (1, 2), "slow, and once more for its latency");
+    assert_eq!(asked("serve", &[2500, 0, 0, 0], 3, 2).await, (1, 2), "slow, and once more for its latency");
 }
 
 #[tokio::test]

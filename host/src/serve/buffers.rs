@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_kept_when_no_more_come_and_again_when_they_do() {
-        let buffers = Buffers::for_so_long(8 << 20, Duration::from_millis(20));
+        let buffers = Buffers::for_so_long(8 << 20, Duration::from_millis(500));
         for _ in 0..2 {
             let body = read(&buffers, LARGE);
             // Where large ones are read.

@@ -234,15 +234,20 @@ mod tests {
         clock::now() + Duration::from_millis(10)
     }
 
+    /// Late enough on any machine.
+    fn in_time() -> Instant {
+        clock::now() + Duration::from_secs(60)
+    }
+
     #[tokio::test]
     async fn runs_so_many_and_lets_so_many_wait() {
         let gate = gate(1, 3);
         let mut place = gate.place().unwrap();
-        let first = gate.turn(soon()).await.unwrap();
+        let first = gate.turn(in_time()).await.unwrap();
         place.runs();
         assert_eq!(gate.waiting(), 0);
         assert_eq!(gate.turn(soon()).await.unwrap_err(), Turned::Late);
-        let late = clock::now() + Duration::from_secs(60);
+        let late = in_time();
         let waiting: Vec<_> = (0..3)
             .map(|_| {
                 let (gate, place) = (Arc::clone(&gate), gate.place().unwrap());
@@ -257,7 +262,7 @@ mod tests {
             drop((turn.unwrap(), place));
         }
         assert_eq!((gate.full(), gate.waiting()), (None, 0));
-        assert!(gate.turn(soon()).await.is_ok());
+        assert!(gate.turn(in_time()).await.is_ok());
     }
 
     #[tokio::test]
@@ -267,16 +272,16 @@ mod tests {
             let gate = gate(concurrency, 1000);
             let mut leaves = Vec::new();
             for _ in 0..together {
-                leaves.push(gate.ready(soon()).await.unwrap());
+                leaves.push(gate.ready(in_time()).await.unwrap());
             }
             assert_eq!(gate.ready(soon()).await.unwrap_err(), Turned::Late);
-            let turn = gate.turn(soon()).await.unwrap();
+            let turn = gate.turn(in_time()).await.unwrap();
             leaves.pop();
-            assert!(gate.ready(soon()).await.is_ok());
+            assert!(gate.ready(in_time()).await.is_ok());
             drop(turn);
         }
         let gate = gate(1, 0);
-        let _one = gate.ready(soon()).await.unwrap();
+        let _one = gate.ready(in_time()).await.unwrap();
         assert!(matches!(gate.ready(soon()).await, Err(Turned::Full(_))), "no more than places");
     }
 
@@ -286,7 +291,7 @@ mod tests {
         for _ in 0..KNOWN {
             gate.pace.learn(Duration::from_secs(10));
         }
-        let _running = (gate.turn(soon()).await.unwrap(), gate.turn(soon()).await.unwrap());
+        let _running = (gate.turn(in_time()).await.unwrap(), gate.turn(in_time()).await.unwrap());
         let late = clock::now() + Duration::from_secs(3600);
         let _waiting: Vec<_> = (0..4)
             .map(|_| {

@@ -187,7 +187,7 @@ async fn who_goes_away_takes_its_place_in_its_group_with_it() {
     assert_eq!(served.gate.waiting(), 0);
     let one = ask(&router, &[json!([2]), json!([3])], None);
     waiting(&served, 1).await;
-    let gone = ask(&router, &[json!([4])], Some(20_000)).await.unwrap();
+    let gone = ask(&router, &[json!([4])], Some(20_000_000)).await.unwrap();
     assert_eq!(gone.0, 200, "that was full");
     assert_eq!(one.await.unwrap(), (200, json!([2.0, 3.0])));
     assert_eq!(served.counts.snapshot().runs[&3].count, 1);
@@ -197,11 +197,14 @@ async fn who_goes_away_takes_its_place_in_its_group_with_it() {
 async fn a_run_that_its_package_does_not_end_in_time_is_its_failure() {
     let (end, sent) = std::sync::mpsc::channel();
     let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
-    let module = json!({"deadline-ms": 300, "batching": {"max-size": 2}});
+    let module = json!({"deadline-ms": 2000, "batching": {"max-size": 2}});
     let (served, router) = one(module, blocking);
     let asked = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([0])], None));
     let (status, error) = asked.await.expect("answered while it runs").unwrap();
-    assert!(status == 504 && error.as_str().unwrap().contains("no answer within 300 ms"), "{status} {error}");
+    assert!(
+        status == 504 && error.as_str().unwrap().contains("no answer within 2000 ms"),
+        "{status} {error}"
+    );
     assert_eq!(served.status(selvedge_control::PackageState::Serving, 0).failures, 1);
     end.send(()).unwrap();
     served.idle().await;
@@ -241,7 +244,7 @@ async fn a_deadline_that_passes_in_the_queue_is_504_and_costs_no_run() {
     while served.is_idle() || served.gate.waiting() > 0 {
         tokio::task::yield_now().await;
     }
-    let second = ask(&router, &[json!([1])], Some(300_000));
+    let second = ask(&router, &[json!([1])], Some(3_000_000));
     waiting(&served, 1).await;
     let (status, error) = ask(&router, &[json!([2])], None).await.unwrap();
     assert!(status == 429 && error.as_str().unwrap().contains("try again in 1 s"), "{status} {error}");
@@ -258,9 +261,9 @@ async fn a_client_that_gives_little_time_is_not_kept_waiting_and_nobody_is_blame
     let (end, sent) = std::sync::mpsc::channel();
     let blocking = Behaviour::Block(Arc::new(std::sync::Mutex::new(sent)));
     let (served, router) = one(json!({}), blocking);
-    let asked = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([0])], Some(20_000)));
+    let asked = tokio::time::timeout(Duration::from_secs(30), ask(&router, &[json!([0])], Some(1_000_000)));
     let (status, error) = asked.await.expect("answered while it runs").unwrap();
-    assert!(status == 504 && error.as_str().unwrap().contains("`timeout` of 20 ms"), "{status} {error}");
+    assert!(status == 504 && error.as_str().unwrap().contains("`timeout` of 1000 ms"), "{status} {error}");
     assert_eq!(served.status(selvedge_control::PackageState::Serving, 0).failures, 0);
     assert!(!served.is_idle(), "its run is held until it has ended");
     end.send(()).unwrap();

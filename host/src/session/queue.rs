@@ -108,6 +108,8 @@ impl<S: Send + 'static> Queue<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
+    use std::task::Poll;
     use std::thread::{JoinHandle, sleep, spawn};
     use std::time::Duration;
 
@@ -202,26 +204,48 @@ mod tests {
         let tokio = tokio();
         let _entered = tokio.enter();
         let queue = Queue::new(Arc::new(tokio::sync::Mutex::new(())));
-        let answer = queue.ask(Deadline::from(SHORT), |()| {
-            sleep(5 * SHORT);
-            Ok(7)
-        });
-        assert_eq!(answer, Ok(7));
+        // On a busy machine the time can be over before it has begun.
+        for _ in 0..1000 {
+            let (begun, begins) = channel();
+            let answer = queue.ask(Deadline::from(SHORT), move |()| {
+                begun.send(()).unwrap();
+                sleep(5 * SHORT);
+                Ok(7)
+            });
+            if begins.recv().is_ok() {
+                assert_eq!(answer, Ok(7));
+                return;
+            }
+            assert_eq!(answer, Err(RunError::Deadline));
+        }
+        panic!("it never began");
     }
 
     #[test]
     fn who_uses_the_session_itself_has_its_turn_between_them() {
         let tokio = tokio();
         let (queue, guard) = taken(tokio.handle());
-        let first = ask((&queue, tokio.handle()), 1, LONG);
-        // Waits for the session behind the first.
-        sleep(SHORT);
-        let session = Arc::clone(&queue.session);
-        let itself = tokio.spawn(async move { session.lock().await.push(50) });
-        sleep(SHORT);
-        let second = ask((&queue, tokio.handle()), 2, LONG);
         drop(guard);
-        drop((first.join(), second.join(), tokio.block_on(itself)));
+        let ((begun, begins), (end, ends)) = (channel(), channel());
+        let (asked, handle) = (Arc::clone(&queue), tokio.handle().clone());
+        let first = spawn(move || {
+            let _entered = handle.enter();
+            asked.ask(Deadline::from(LONG), move |session| {
+                begun.send(()).unwrap();
+                ends.recv().unwrap();
+                session.push(1);
+                Ok(())
+            })
+        });
+        begins.recv().unwrap();
+        // Polled once, it stands behind the first.
+        let mut itself = Box::pin(Arc::clone(&queue.session).lock_owned());
+        let polled = std::future::poll_fn(|context| Poll::Ready(itself.as_mut().poll(context).is_pending()));
+        assert!(tokio.block_on(polled));
+        let second = ask((&queue, tokio.handle()), 2, LONG);
+        end.send(()).unwrap();
+        tokio.block_on(itself).push(50);
+        drop((first.join(), second.join()));
         assert_eq!(*tokio.block_on(queue.session.lock()), [1, 50, 2]);
     }
 

@@ -11,7 +11,7 @@ use crate::fixture::{LONG, Package, Written, answers_beside, ask, executor, floa
 
 /// A guest with a short deadline.
 fn guest(name: &str) -> Written {
-    Package::guest(hostile(name)).module("deadline-ms", json!(300)).write()
+    Package::guest(hostile(name)).module("deadline-ms", json!(2000)).write()
 }
 
 /// A well-behaved package still answers.

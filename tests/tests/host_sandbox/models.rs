@@ -197,7 +197,7 @@ fn only_what_ran_is_a_run() {
 fn a_loop_without_end_is_stopped_at_the_deadline_and_the_session_answers_on() {
     let package =
         Package::new(onnx_writer::count_to(), &[("trips", "INT64", &[])], &[("count", "INT64", &[])])
-            .module("deadline-ms", 500.into())
+            .module("deadline-ms", 2000.into())
             .write();
     let mut loaded = package.open().unwrap();
     let count = |loaded: &Loaded, trips: i64| {
@@ -221,12 +221,12 @@ fn a_loop_without_end_is_stopped_at_the_deadline_and_the_session_answers_on() {
 fn a_model_that_cannot_be_stopped_is_reported_with_its_package() {
     let package =
         Package::new(onnx_writer::square(), &[("x", "INT64", &[-1, -1])], &[("y", "INT64", &[-1, -1])])
-            .module("deadline-ms", 20.into())
+            .module("deadline-ms", 200.into())
             .set("name", "stubborn".into())
             .write();
     let loaded = package.open().unwrap();
     // One MatMul of so many elements takes more than the second of grace, however fast the machine.
-    let size = 1700_u64;
+    let size = 2600_u64;
     let data = vec![1; (size * size * 8) as usize];
     let input = NamedTensor::new("x", Tensor::fixed(Datatype::Int64, [size, size], data).unwrap());
     let answer = executor().block_on(async {

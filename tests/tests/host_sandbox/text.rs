@@ -10,7 +10,7 @@ use crate::hostile::check_neighbour;
 
 fn guest(text: &str) -> Written {
     let component = wat::parse_str(text).unwrap();
-    Package::guest(component).module("deadline-ms", json!(300)).write()
+    Package::guest(component).module("deadline-ms", json!(2000)).write()
 }
 
 fn check(guest_name: &str, text: &str, part: &str) {

@@ -50,7 +50,7 @@ fn folder() -> (TempDir, std::path::PathBuf) {
 }
 
 /// Starts a host over `packages`, with a control socket, and waits until it is ready.
-async fn start(directory: TempDir, packages: &Path) -> Host {
+pub async fn start(directory: TempDir, packages: &Path) -> Host {
     let socket = directory.path().join("control.sock");
     let mut command = serve(&directory);
     command.args(["--listen", "127.0.0.1:0", "--packages"]).arg(packages).arg("--control").arg(&socket);

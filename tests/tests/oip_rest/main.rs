@@ -8,6 +8,7 @@ mod memory;
 mod requests;
 mod running;
 mod schemathesis;
+mod scikit_learn;
 mod sequences;
 mod shut_in;
 mod together;

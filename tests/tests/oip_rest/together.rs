@@ -84,15 +84,16 @@ async fn a_client_that_gives_little_time_does_not_end_the_host() {
     let small = |name| tensor((name, "INT64"), &[2], json!([4, 4]));
     let case = json!({"name": "small", "inputs": [small("x")], "outputs": [small("y")]});
     let specs: (&[Spec], &[Spec]) = (&[("x", "INT64", &[2])], &[("y", "INT64", &[2])]);
-    let written =
-        Package::new("slow", 1, slow_operator(), specs, case).module("concurrency", json!(1)).write();
+    let written = Package::new("slow", 1, slow_operator(), specs, case).module("concurrency", json!(1));
+    // What it waits for takes as long as the machine needs.
+    let written = written.module("deadline-ms", json!(300_000)).write();
     host.put(&written).await;
     let ask = async |size: u64, parameters: Value| {
         let input = tensor(("x", "INT64"), &[2], json!([size, size]));
         host.post("/v2/models/slow/infer", json!({"inputs": [input], "parameters": parameters})).await
     };
     // Seconds of work that nothing stops: told to, and a second of grace later, it runs on.
-    let (status, answer) = ask(5000, json!({"timeout": 300_000})).await;
+    let (status, answer) = ask(3000, json!({"timeout": 300_000})).await;
     assert!(status == 504 && answer["error"].as_str().unwrap().contains("`timeout`"), "{answer}");
     // Answered by the same process, once that is over.
     let (status, answer) = ask(4, json!({})).await;

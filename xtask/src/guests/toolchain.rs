@@ -12,9 +12,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use crate::setup::apt;
+use crate::setup::unpack::{self, Package, Suite};
 use crate::{paths, run};
 
 const TARGET: &str = "wasm32-wasip2";
+/// The release's own is too old for the target.
+const LIBC: Package = Package { name: "wasi-libc", suite: Suite::Backports, part: "" };
 /// The standard library is 20 MB; without a network rustup gives up sooner by itself.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 const DEBIAN: &str = "debian";
@@ -74,7 +77,7 @@ impl Toolchain {
         let linkers = linkers()?;
         let packages = ["rustc-web", "cargo-web", "rust-web-src"];
         run::step("looking for Debian's compiler", || apt::install(&packages))?;
-        let unpacked = apt::unpacked_from_backports("wasi-libc")?;
+        let unpacked = unpack::unpacked(LIBC)?;
         let libc = unpacked.join("usr/lib").join(TARGET);
         if !libc.join("libc.a").exists() {
             bail!("{} has no libc.a: this wasi-libc is too old", libc.display());

@@ -13,11 +13,13 @@ pub mod apt;
 mod magika;
 mod onnx_backend;
 pub mod onnxruntime;
+mod private_apt;
 mod programs;
 mod python;
 mod silero;
 mod simulator;
 mod stamp;
+pub mod unpack;
 mod wheel;
 
 pub use onnxruntime::Architecture;

@@ -1,6 +1,10 @@
 //! `cargo xtask arm64`: cross-builds agent and host for aarch64 with Debian's compilers, and lets the
 //! emulated host (a Cortex-A72, as in a Raspberry Pi 4) run the example's acceptance cases, so that
-//! its answers are the expected ones within the package's tolerance. Run by hand: it takes a while.
+//! its answers are the expected ones within the package's tolerance. Then the tests of how the host shuts itself in
+//! run on a whole emulated machine with a kernel of its own (`machine`). Run by hand: it takes a while.
+
+mod machine;
+mod root;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,12 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use crate::guests::debian_cargo;
+use crate::setup::unpack::{self, Package, Suite};
 use crate::setup::{self, Architecture, apt, onnxruntime};
 use crate::{clock, examples, paths, run};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// The release's own crashes in ONNX Runtime's look at the processor.
+const EMULATOR: Package = Package { name: "qemu-user", suite: Suite::Backports, part: "" };
 
 /// Builds and tries.
 pub fn run() -> Result<()> {
@@ -44,8 +52,12 @@ pub fn run() -> Result<()> {
         run::say(format!("$ {}", run::shown(&package)));
         run::loudly(&mut package)
     })?;
+    let tests = run::step("building the tests of the machine for aarch64", tests)?;
+    machine::run(&built, &library, &tests)?;
     let minutes = started.elapsed().as_secs_f64() / 60.0;
-    run::say(format!("aarch64: every case passed within its tolerance; {minutes:.1} min in all"));
+    run::say(format!(
+        "aarch64: every case passed within its tolerance, and the host is shut in; {minutes:.1} min in all"
+    ));
     Ok(())
 }
 
@@ -75,13 +87,38 @@ fn prerequisites() -> Result<(PathBuf, PathBuf)> {
     apt::install(&["rustc-web", "cargo-web", "libstd-rust-web-dev:arm64"])?;
     apt::install(&["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "libc6:arm64", "libstdc++6:arm64"])?;
     let library = onnxruntime::library(Architecture::Aarch64)?;
-    // The emulator of bookworm itself crashes in ONNX Runtime's look at the processor.
-    let emulator = apt::unpacked_from_backports("qemu-user")?.join("usr/bin/qemu-aarch64");
+    let emulator = unpack::unpacked(EMULATOR)?.join("usr/bin/qemu-aarch64");
     run::quietly(Command::new(&emulator).arg("--version")).context("the emulator does not start")?;
     Ok((library, emulator))
 }
 
 fn build() -> Result<()> {
+    let mut cargo = cross();
+    run::loudly(cargo.args(["--bins", "--package", "selvedge-agent", "--package", "selvedge-host"]))
+}
+
+/// Builds the test programs that are tried on the machine; where they are.
+fn tests() -> Result<Vec<(machine::Tried, PathBuf)>> {
+    let mut cargo = cross();
+    cargo.args(["--package", "selvedge-tests", "--bin", "try_confinement"]);
+    cargo.args(machine::TRIED.iter().flat_map(|tried| ["--test", tried.program]));
+    let told = run::quietly(cargo.args(["--message-format", "json-render-diagnostics"]))?;
+    let programs: Vec<(String, PathBuf)> = told.lines().filter_map(made).collect();
+    let of = |tried: &machine::Tried| {
+        let found = programs.iter().find(|(name, _)| name == tried.program);
+        let (_, path) = found.with_context(|| format!("cargo does not say where {} is", tried.program))?;
+        Ok((*tried, path.clone()))
+    };
+    machine::TRIED.iter().map(of).collect()
+}
+
+/// The program that a line of cargo's says it has made.
+fn made(line: &str) -> Option<(String, PathBuf)> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    Some((line["target"]["name"].as_str()?.to_owned(), line["executable"].as_str()?.into()))
+}
+
+fn cross() -> Command {
     let mut cargo = debian_cargo();
     cargo.current_dir(paths::root()).env("CARGO_TARGET_DIR", paths::root().join("target/arm64"));
     cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
@@ -89,8 +126,8 @@ fn build() -> Result<()> {
     cargo.env("CXX_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-g++");
     // Whole-program optimisation takes longer than everything else here and proves nothing more.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    cargo.args(["build", "--locked", "--release", "--target", TARGET, "--bins"]);
-    run::loudly(cargo.args(["--package", "selvedge-agent", "--package", "selvedge-host"]))
+    cargo.args(["build", "--locked", "--release", "--target", TARGET]);
+    cargo
 }
 
 /// Programs that run the foreign ones: the kernel here need not know how to.
