@@ -1,7 +1,7 @@
 //! Fixtures of the end-to-end stories: real programs on loopback, in temporary directories.
 //!
 //! `programs` finds the binaries, `process` runs one and ends it, `broker` is one of four brokers,
-//! `stack` starts it, registry, agent and host, `command` runs `selvedge`, `tampering` sits between
+//! `stack` starts it, registry, agent and host, `ports` gives addresses that stay free, `command` runs `selvedge`, `tampering` sits between
 //! agent and broker, `asking` asks a model without pause, `knocking` knocks at the host's door,
 //! `serving` is a host without an agent, `socket_unit` holds its sockets as systemd does, `onnx_writer` writes tiny models,
 //! `emulated` is a slow and lossy link between network namespaces, `cgroup` a limit on memory, `failing` is a disk that fails when told to, `mount` a small one, `packages` and
@@ -26,6 +26,7 @@ pub mod mount;
 pub mod onnx_writer;
 pub mod packages;
 pub mod peer;
+pub mod ports;
 pub mod process;
 pub mod programs;
 pub mod report;

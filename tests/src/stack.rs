@@ -1,7 +1,7 @@
 //! Broker, registry, agent and host, each its own process, on free loopback ports.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::broker::Broker;
 use crate::command::Selvedge;
+use crate::ports::free_address;
 use crate::process::{Process, runs, send};
 use crate::programs::program;
 use crate::wait;
@@ -297,12 +298,6 @@ pub fn agent_status(socket: &Path) -> std::io::Result<Value> {
     stream.read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok(serde_json::from_str(body)?)
-}
-
-/// A loopback address that was free a moment ago.
-pub fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port is free");
-    listener.local_addr().expect("a bound socket has an address").to_string()
 }
 
 fn address_in(file: &Path) -> String {

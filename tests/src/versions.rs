@@ -37,7 +37,7 @@ name = "NAME"
 version = "VERSION"
 description = "Answers every golden case, and runs away on a larger number"
 [module]
-deadline-ms = 300
+deadline-ms = 1000
 [[models]]
 name = "model"
 file = "model.onnx"

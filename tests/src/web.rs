@@ -233,8 +233,9 @@ impl Shared {
 
     fn give(&self, stream: &mut TcpStream, body: &[u8]) -> std::io::Result<()> {
         for piece in body.chunks(16_384) {
-            stream.write_all(piece)?;
+            // Before, or who got the last piece could look before it counts.
             self.given.fetch_add(piece.len() as u64, Ordering::SeqCst);
+            stream.write_all(piece)?;
         }
         Ok(())
     }

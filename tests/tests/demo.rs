@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use selvedge_tests::process::{Process, send};
@@ -14,7 +15,8 @@ use selvedge_tests::wait;
 fn ends_well_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut demo = start(dir.path());
-    wait::until("the demo to end", || if demo.runs() { Err(last_line(&demo)) } else { Ok(()) });
+    let ended = || if demo.runs() { Err(last_line(&demo)) } else { Ok(()) };
+    wait::within(Duration::from_secs(400), Duration::from_millis(100), "the demo to end", ended);
     let log = demo.log();
     assert!(log.contains("left nothing running"), "{log}");
     assert!(log.contains("report.pdf") && !log.contains("DIFFERS"), "{log}");

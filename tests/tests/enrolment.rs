@@ -65,7 +65,7 @@ fn restart_agent(stack: &mut Stack) {
 }
 
 fn renewed(broker: Broker) {
-    let stack = running(broker, 24);
+    let stack = running(broker, 36);
     let mut last = certified(&stack);
     for _ in 0..2 {
         last = wait::until("the next certificate", || {
@@ -93,7 +93,7 @@ fn revoked(broker: Broker) {
     refused(&stack);
     stack.wait_ready("identity", "1.0.0");
     answers(&stack);
-    assert_eq!(stack.target()["online"], false, "{}", stack.target());
+    online(&stack, false);
 
     enrol_again(&stack);
     restart_agent(&mut stack);

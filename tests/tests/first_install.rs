@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use selvedge_tests::packages::push_identity;
-use selvedge_tests::stack::{DEVICE, Stack, reported};
+use selvedge_tests::stack::{Stack, reported};
+use selvedge_tests::wait;
 
 const INPUT: &str =
     r#"{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[2,3],"data":[1,2,3,4,5,6.5]}]}"#;
@@ -43,8 +44,11 @@ fn a_push_is_answered_and_reported() {
 #[test]
 fn a_second_agent_on_the_same_data_refuses_and_names_the_first() {
     let mut stack = Stack::start();
-    stack.selvedge().run(&["status", DEVICE]);
     let first = stack.agent().id();
+    wait::until("the first agent to say that it runs", || match stack.agent_status() {
+        status if status["agent"] == first => Ok(()),
+        status => Err(status),
+    });
     let output = std::process::Command::new(selvedge_tests::programs::program("selvedge-agent"))
         .args([
             "run",

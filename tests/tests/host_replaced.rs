@@ -9,9 +9,10 @@ use std::process::Command;
 use rustix::process::Signal;
 use selvedge_control::PackageState;
 use selvedge_tests::packages::push_identity;
+use selvedge_tests::ports::free_address;
 use selvedge_tests::process::{Process, runs, send};
 use selvedge_tests::programs::program;
-use selvedge_tests::stack::{Stack, free_address};
+use selvedge_tests::stack::Stack;
 use selvedge_tests::wait;
 
 #[test]

@@ -78,8 +78,9 @@ fn a_good_source_spares_the_broker_and_a_bad_one_changes_nothing_but_the_way() {
         web.given(),
         web.heads().len()
     );
-    // All but the two manifests came from there, once.
-    assert!(web.given() > all - 8192 && web.given() < all, "{} of {all} bytes over HTTP", web.given());
+    // All but the two manifests came from there, once: but what was doubted for a moment and asked for again.
+    let range = all - 8192..all + 500_000;
+    assert!(range.contains(&web.given()), "{} of {all} bytes over HTTP", web.given());
     assert!(over_mqtt < 100_000, "{over_mqtt} bytes over MQTT");
     assert_eq!(stack.post("/v2/models/good/infer", INPUT).unwrap().0, 200);
 
@@ -120,9 +121,9 @@ fn a_package_comes_whole_while_the_broker_is_away() {
     web.set(Manner::Paced(Duration::from_millis(30)));
     deploy(&stack, "far", 1);
     wait::until("the first bytes", || if web.given() > 0 { Ok(()) } else { Err(()) });
+    let then = web.given();
     stack.broker = None;
     stack.registry = None;
-    let then = web.given();
     stack.wait_ready("far", "1.0.0");
     assert!(web.given() > then + 1_000_000, "{then} of {} bytes had come before", web.given());
     blobs_are_right(&stack);

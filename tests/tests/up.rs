@@ -52,20 +52,16 @@ fn stopped_in_the_middle_of_a_transfer_it_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut up = start(&dir);
     let model = dir.path().join("identity.onnx");
-    std::fs::write(&model, onnx_writer::identity_padded(12_000_000)).unwrap();
+    std::fs::write(&model, onnx_writer::identity_padded(60_000_000)).unwrap();
     let package = path(&dir, "identity.pkg");
     Selvedge::new().run(&["package", model.to_str().unwrap(), "--release", "1", "--out", &package]);
     run(&dir, &["release", &package, "--keys", &path(&dir, "up/keys")]);
     run(&dir, &["deploy", "identity", "--target", "edge-1"]);
     let partial = dir.path().join("up/agent/partial");
-    let stopped_early = wait::until("chunks to arrive", || {
-        let begun = std::fs::read_dir(&partial).is_ok_and(|mut files| files.next().is_some());
-        let target: Value = serde_json::from_str(&run(&dir, &["--json", "targets", "edge-1"])).unwrap();
-        let done = target["reported"]["packages"][0]["committed"].is_object();
-        if begun || done { Ok(!done) } else { Err(target) }
-    });
+    let begun = || std::fs::read_dir(&partial).is_ok_and(|mut files| files.next().is_some());
+    wait::until("chunks to arrive", || if begun() { Ok(()) } else { Err(()) });
     assert_eq!(up.stop().code(), Some(0), "{}", up.log());
-    assert!(stopped_early, "the transfer was over before it could be stopped");
+    assert!(begun(), "the transfer was over before it could be stopped");
     let mut up = start(&dir);
     run(&dir, &["status", "--wait-for", "identity@r1", "--timeout", "100"]);
     assert!(ask(&dir).contains("1.0, 2.0, 3.0"), "{}", ask(&dir));

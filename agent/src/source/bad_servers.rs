@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use selvedge_package::Digest;
 
+use super::Patience;
 use super::address::Address;
 use super::pace::Pace;
-use super::tests::{Bench, bytes};
+use super::tests::{Bench, CALM, HASTE, bytes};
 use super::trouble::Rests;
 use super::web::Manner;
 use crate::clock;
@@ -32,6 +33,7 @@ async fn a_connection_that_breaks_off_is_made_again_as_long_as_something_comes()
 #[tokio::test]
 async fn what_is_read_for_nothing_is_not_waited_for_without_end() {
     let (mut bench, web) = Bench::with_web();
+    bench.patience(HASTE);
     web.set(Manner::WholeTrickle);
     let blob = bytes(700_000);
     bench.publish(&blob);
@@ -66,6 +68,9 @@ async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
         (Manner::Head("SSH-2.0-OpenSSH".to_owned()), "broke off"),
     ] {
         let (mut bench, web) = Bench::with_web();
+        if why == "nothing came" {
+            bench.patience(HASTE);
+        }
         let blob = bytes(400_000);
         let digest = bench.publish(&blob);
         web.set(manner.clone());
@@ -80,6 +85,7 @@ async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
         let later = clock::since_boot() + Duration::from_secs(7 * 3600);
         assert!(bench.sources.over(later) && bench.sources.carries(&digest, later));
         bench.sources.rests = Rests::default();
+        bench.patience(CALM);
         bench.start(kept);
         bench.comes(&blob).await;
     }
@@ -89,6 +95,7 @@ async fn a_bad_server_gives_the_blob_back_with_what_was_right_and_rests() {
 #[tokio::test]
 async fn a_slow_server_is_left_alone_where_there_is_another_way_and_only_there() {
     let (mut bench, web) = Bench::with_web();
+    bench.patience(Patience { pace: HASTE.pace, ..CALM });
     web.set(Manner::Paced(Duration::from_millis(200)));
     let blob = bytes(400_000);
     let digest = bench.publish(&blob);
@@ -135,7 +142,7 @@ async fn a_server_that_is_not_there_fails_at_once_for_every_blob() {
 #[tokio::test]
 async fn a_connection_is_cut_in_the_middle_and_little_is_sent_twice() {
     let (mut bench, web) = Bench::with_web();
-    web.set(Manner::Paced(Duration::from_millis(2)));
+    web.set(Manner::Paced(Duration::from_millis(10)));
     let blob = bytes(2_000_000);
     let digest = bench.publish(&blob);
     bench.start(bench.partial(&blob));
@@ -144,7 +151,8 @@ async fn a_connection_is_cut_in_the_middle_and_little_is_sent_twice() {
         web.cut();
     }
     bench.comes(&blob).await;
-    assert_eq!(web.connections().0, 4);
+    // A cut that comes when all is on its way already ends nothing.
+    assert!((2..=4).contains(&web.connections().0), "{:?}", web.connections());
     assert!(web.given() < 2_400_000, "{} bytes", web.given());
 }
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use super::Patience;
 use super::address::Address;
 use super::pace::Pace;
-use super::tests::{Bench, HASTE, bytes};
+use super::tests::{Bench, CALM, HASTE, bytes};
 use super::web::Manner;
 
 #[tokio::test]
 async fn waiting_for_room_is_not_held_against_a_server() {
     let (mut bench, web) = Bench::with_web();
+    bench.patience(Patience { pace: HASTE.pace, ..CALM });
     bench.sources.rivalled(true);
     let shared = bench.sources.shared.clone().unwrap();
     let address = Address::parse(&format!("http://{}/x", web.address)).unwrap();
@@ -31,6 +33,7 @@ async fn waiting_for_room_is_not_held_against_a_server() {
 #[tokio::test]
 async fn a_server_that_gives_two_blobs_at_once_is_judged_by_both() {
     let (mut bench, web) = Bench::with_web();
+    bench.patience(Patience { pace: HASTE.pace, ..CALM });
     web.set(Manner::Paced(Duration::from_millis(180)));
     bench.sources.rivalled(true);
     let blobs = [bytes(250_000), bytes(250_001)];

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::connect::Shared;
-use super::tests::{Bench, HASTE, bytes};
+use super::tests::{Bench, CALM, bytes};
 use super::trouble::Rests;
 use super::web::Manner;
 use super::*;
@@ -71,7 +71,7 @@ async fn bench(name: &str, at: u64, synchronised: bool, believed: bool) -> (Benc
     std::fs::write(&file, if believed { pem } else { other }).unwrap();
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
     let now = Arc::new(move || TlsTime { at, synchronised });
-    bench.sources.allow(Authorities { file: Some(file), now }, HASTE);
+    bench.sources.allow(Authorities { file: Some(file), now }, CALM);
     bench.origins = vec![format!("https://{address}/blobs/sha256/{{digest}}").parse().unwrap()];
     let blob = bytes(300_000);
     bench.publish(&blob);
@@ -140,7 +140,7 @@ async fn the_list_is_read_once_and_again_when_it_has_changed() {
     let file = place.path().join("ca.pem");
     std::fs::write(&file, pem).unwrap();
     let now = Arc::new(|| TlsTime { at: SystemTime::UNIX_EPOCH, synchronised: false });
-    let shared = Shared::new(Authorities { file: Some(file.clone()), now }, HASTE);
+    let shared = Shared::new(Authorities { file: Some(file.clone()), now }, CALM);
     let read = async || Arc::downgrade(&shared.tls().await.unwrap());
     let first = read().await;
     assert!(first.upgrade().is_some(), "no connection uses it, and something is fetched");

@@ -5,6 +5,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -288,7 +289,26 @@ impl Drop for Connection {
     }
 }
 
-/// Asks until it is answered, under the device's seal.
+/// Which questions were answered under the device's seal, by what they were called.
+pub fn answers(heard: &Heard, device: &PublicKey) -> Vec<String> {
+    let topics = [Kind::CommandResult, Kind::InferAnswer].map(topic);
+    let heard = heard.lock().unwrap();
+    let answers = heard.iter().filter(|(topic, _)| topics.contains(topic));
+    answers.map(|(_, payload)| answer(payload, device).0).collect()
+}
+
+/// To which question that is the answer, and what a command came to.
+fn answer(payload: &[u8], device: &PublicKey) -> (String, Option<Outcome>) {
+    let body = Envelope::decode(payload).unwrap().body;
+    let opened = sealed::open(&[*device], Purpose::Answer, &DEVICE.parse().unwrap(), &body).unwrap();
+    match opened.body {
+        Body::CommandResult(result) => (result.id, Some(result.outcome)),
+        Body::InferAnswer(answer) => (answer.id, None),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks until it is answered, under the device's seal: this question, and none that was asked before.
 pub async fn ask_for_logs(
     broker: &Connection,
     heard: &Heard,
@@ -296,22 +316,19 @@ pub async fn ask_for_logs(
     nonce: &[u8],
     device: &PublicKey,
 ) -> selvedge_protocol::remote::LogLines {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let call = format!("last-{}-", CALLS.fetch_add(1, Ordering::SeqCst));
     for n in 0..600 {
-        let question = seal(keys, Purpose::Question, DEVICE, logs(&format!("last-{n}"), nonce));
+        let question = seal(keys, Purpose::Question, DEVICE, logs(&format!("{call}{n}"), nonce));
         broker.say(Kind::Command, &question).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let heard = heard.lock().unwrap();
-        let answer = heard.iter().find(|(topic, _)| *topic == self::topic(Kind::CommandResult));
-        if let Some((_, payload)) = answer {
-            let body = Envelope::decode(payload).unwrap().body;
-            let answer = sealed::open(&[*device], Purpose::Answer, &DEVICE.parse().unwrap(), &body).unwrap();
-            match answer.body {
-                Body::CommandResult(result) => match result.outcome {
-                    Outcome::Logs(lines) => return lines,
-                    other => panic!("{other:?}"),
-                },
-                other => panic!("{other:?}"),
-            }
+        let results = heard.iter().filter(|(topic, _)| *topic == self::topic(Kind::CommandResult));
+        let mut results = results.map(|(_, payload)| answer(payload, device));
+        match results.find(|(id, _)| id.starts_with(&call)) {
+            Some((_, Some(Outcome::Logs(lines)))) => return lines,
+            Some(other) => panic!("{other:?}"),
+            None => {}
         }
     }
     panic!("no answer to a command: {:?}", heard.lock().unwrap().iter().map(|(t, _)| t).collect::<Vec<_>>());

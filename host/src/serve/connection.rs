@@ -39,6 +39,9 @@ const MOST_BUFFERED: usize = 128 << 10;
 const LINGERED: usize = 4 << 20;
 const LINGERING: Duration = Duration::from_secs(2);
 
+/// How long a client that has connected and not spoken is still listened to when the server ends: it may be about to.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+
 /// Longest time until the next try to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -84,7 +87,7 @@ impl Listener for UnixListener {
 }
 
 /// Serves, with memory from `budget`, until `stop` becomes true; then closes the listener, ends idle connections and waits for
-/// the others to finish what they are at.
+/// the others to finish what they are at. A client that has connected and not spoken yet gets another second.
 pub async fn serve<L: Listener>(
     listener: L,
     front: impl Into<Front>,
@@ -145,7 +148,10 @@ async fn connection<S>(
         // What has come already counts, also while the server ends.
         biased;
         begun = tokio::time::timeout(limits.head, preface::read(stream)) => begun,
-        () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
+        () = async {
+            drop(stop.wait_for(|stop| *stop).await);
+            tokio::time::sleep(FIRST_WORD).await;
+        } => return,
         () = seat.asked_to_leave() => return,
     };
     match begun {

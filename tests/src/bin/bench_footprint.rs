@@ -12,9 +12,10 @@ use selvedge_package::Digest;
 use selvedge_tests::command::Selvedge;
 use selvedge_tests::packages::{deploy, keys};
 use selvedge_tests::peer::Peer;
+use selvedge_tests::ports::free_address;
 use selvedge_tests::process::Process;
 use selvedge_tests::programs::{program, set_up};
-use selvedge_tests::stack::{Stack, free_address};
+use selvedge_tests::stack::Stack;
 use selvedge_tests::usage::{settled_kib, threads};
 use selvedge_tests::{clock, wait};
 

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use selvedge_tests::packages::{keys, noise};
+use selvedge_tests::ports::free_address;
 use selvedge_tests::process::{Process, runs, send};
 use selvedge_tests::programs::program;
-use selvedge_tests::stack::{Stack, agent_status, free_address, reported};
+use selvedge_tests::stack::{Stack, agent_status, reported};
 use selvedge_tests::{command::Selvedge, packages, wait};
 use serde_json::Value;
 

@@ -22,7 +22,7 @@ const FILES: u64 = 50;
 const LARGEST: u64 = 700_000;
 /// Five of a hundred blocks.
 const AGAIN: f64 = 0.05;
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Links from a fibre with a bad plug to a radio at the edge of its cell.
 ///

@@ -236,7 +236,7 @@ async fn a_model_that_cannot_be_stopped_ends_the_process_and_is_named() {
         async move { control.events(0, LONG).await }
     });
     let url = format!("{}/v2/models/slow/infer", host.url);
-    let request = json!({"inputs": [tensor(("x", "INT64"), &[2], json!([6000, 6000]))]}).to_string();
+    let request = json!({"inputs": [tensor(("x", "INT64"), &[2], json!([9000, 9000]))]}).to_string();
     // Whether this is answered with 504 or cut off by the end is a race. The deadline is long enough
     // for `m` to be made: between two operators a run can be stopped.
     drop(reqwest::Client::new().post(url).body(request).send().await);

@@ -93,7 +93,7 @@ async fn a_client_that_gives_little_time_does_not_end_the_host() {
         host.post("/v2/models/slow/infer", json!({"inputs": [input], "parameters": parameters})).await
     };
     // Seconds of work that nothing stops: told to, and a second of grace later, it runs on.
-    let (status, answer) = ask(3000, json!({"timeout": 300_000})).await;
+    let (status, answer) = ask(6000, json!({"timeout": 300_000})).await;
     assert!(status == 504 && answer["error"].as_str().unwrap().contains("`timeout`"), "{answer}");
     // Answered by the same process, once that is over.
     let (status, answer) = ask(4, json!({})).await;

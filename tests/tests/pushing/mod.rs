@@ -9,9 +9,10 @@ use std::process::{Command, Output};
 use rustix::process::Signal;
 use selvedge_tests::broker::Broker;
 use selvedge_tests::command::Selvedge;
+use selvedge_tests::ports::free_address;
 use selvedge_tests::process::{Process, runs, send};
 use selvedge_tests::programs::program;
-use selvedge_tests::stack::{DEVICE, free_address};
+use selvedge_tests::stack::DEVICE;
 use selvedge_tests::{onnx_writer, wait};
 use serde_json::Value;
 

@@ -158,7 +158,8 @@ async fn a_clients_time_holds_and_one_who_leaves_is_counted() {
     let ended = call(client, "ModelInfer", &[("grpc-timeout", "20m")], vec![message.as_ref()]).await;
     assert_eq!(ended.status, 4, "{ended:?}");
     let mut other = server.connect().await;
-    let served = server.serving.find("slow", None).unwrap();
+    // Found in the table, it is not held.
+    let served = server.serving.table.all().remove(0);
     served.idle().await;
     let runs = async {
         while served.is_idle() {
