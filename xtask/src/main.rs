@@ -76,8 +76,8 @@ enum Command {
         #[arg(long, default_value_t = 60, value_name = "SECONDS")]
         seconds: u64,
     },
-    /// Cross-build agent and host for aarch64, answer the example under emulation, and try on an emulated machine with a
-    /// kernel of its own how the host shuts itself in
+    /// Cross-build agent and host for aarch64, answer the example under emulation, and try hostile guests and models and
+    /// how the host shuts itself in on an emulated machine with a kernel of its own
     Arm64,
 }
 

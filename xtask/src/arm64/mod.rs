@@ -1,7 +1,7 @@
 //! `cargo xtask arm64`: cross-builds agent and host for aarch64 with Debian's compilers, and lets the
 //! emulated host (a Cortex-A72, as in a Raspberry Pi 4) run the example's acceptance cases, so that
-//! its answers are the expected ones within the package's tolerance. Then the tests of how the host shuts itself in
-//! run on a whole emulated machine with a kernel of its own (`machine`). Run by hand: it takes a while.
+//! its answers are the expected ones within the package's tolerance. Then the tests of the sandbox and of how the
+//! host shuts itself in run on a whole emulated machine with a kernel of its own (`machine`). Run by hand: it takes a while.
 
 mod machine;
 mod root;
@@ -56,7 +56,7 @@ pub fn run() -> Result<()> {
     machine::run(&built, &library, &tests)?;
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     run::say(format!(
-        "aarch64: every case passed within its tolerance, and the host is shut in; {minutes:.1} min in all"
+        "aarch64: every case passed within its tolerance, and what means harm does none; {minutes:.1} min in all"
     ));
     Ok(())
 }

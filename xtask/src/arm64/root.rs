@@ -10,6 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use super::machine::Tried;
 use crate::{paths, run, setup};
 
+/// Guests that tests read as they were written.
+const TEXT: &str = "modules/hostile/text";
 const LOADER: &str = "ld-linux-aarch64.so.1";
 const LIBRARIES: [&str; 7] = [
     "libc.so.6",
@@ -70,7 +72,8 @@ impl Root {
         Ok(())
     }
 
-    /// ONNX Runtime's library and the modules: where the environment says, and where tests look that were built here.
+    /// ONNX Runtime's library and the modules: where the environment says, and where tests look that were built here;
+    /// and what those read of the sources.
     pub fn set_up(&mut self, library: &Path) -> Result<()> {
         self.copy(library, "setup/libonnxruntime.so")?;
         for file in setup::files_below(&paths::modules())? {
@@ -84,6 +87,11 @@ impl Root {
             target.join("setup/onnxruntime/libonnxruntime.so"),
         )?;
         std::os::unix::fs::symlink("/setup/modules", target.join("modules"))?;
+        let sources = self.folder.join(paths::root().strip_prefix("/")?);
+        fs::create_dir_all(sources.join("tests")).context("making the tests' place")?;
+        for file in setup::files_below(&paths::root().join(TEXT))? {
+            self.copy(&file, &file.strip_prefix("/")?.display().to_string())?;
+        }
         Ok(())
     }
 
