@@ -23,14 +23,18 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 /// # Panics
 /// When there is none.
 pub fn free_address() -> String {
-    let folder = std::env::temp_dir().join("selvedge-test-ports");
+    // Each person has an own one: nobody else's can be written.
+    let user = rustix::process::geteuid().as_raw();
+    let folder = std::env::temp_dir().join(format!("selvedge-test-ports-{user}"));
     std::fs::create_dir_all(&folder).expect("the temporary directory is writable");
     // Processes that begin side by side do not try the same ones.
     let start = std::process::id().wrapping_mul(127) % u32::from(COUNT);
     for _ in 0..COUNT {
         let number = (start + u32::from(NEXT.fetch_add(1, Ordering::SeqCst))) % u32::from(COUNT);
         let port = FIRST + u16::try_from(number).expect("there are fewer than 65536");
-        let Ok(file) = File::create(folder.join(port.to_string())) else { continue };
+        let path = folder.join(port.to_string());
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }

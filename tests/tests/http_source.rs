@@ -117,13 +117,13 @@ fn a_good_source_spares_the_broker_and_a_bad_one_changes_nothing_but_the_way() {
 #[test]
 fn a_package_comes_whole_while_the_broker_is_away() {
     let (mut stack, web, _wire) = stack();
-    release(&stack, &web, "far", 4_000_000);
+    release(&stack, &web, "far", 12_000_000);
     web.set(Manner::Paced(Duration::from_millis(30)));
     deploy(&stack, "far", 1);
     wait::until("the first bytes", || if web.given() > 0 { Ok(()) } else { Err(()) });
-    let then = web.given();
     stack.broker = None;
     stack.registry = None;
+    let then = web.given();
     stack.wait_ready("far", "1.0.0");
     assert!(web.given() > then + 1_000_000, "{then} of {} bytes had come before", web.given());
     blobs_are_right(&stack);

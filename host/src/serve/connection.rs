@@ -42,6 +42,9 @@ const LINGERING: Duration = Duration::from_secs(2);
 /// How long a client that has connected and not spoken is still listened to when the server ends: it may be about to.
 const FIRST_WORD: Duration = Duration::from_secs(1);
 
+/// How long those are accepted who had connected when the server was told to end.
+const BACKLOG: Duration = Duration::from_millis(20);
+
 /// Longest time until the next try to accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -129,6 +132,11 @@ pub async fn serve<L: Listener>(
                 tokio::time::sleep(again).await;
             }
         }
+    }
+    // Closed, the listener would cut off who has connected and was not accepted yet.
+    let until = tokio::time::Instant::now() + BACKLOG;
+    while let Ok(Ok((stream, seat))) = tokio::time::timeout_at(until, accept()).await {
+        connections.spawn(connection(stream, seat, front.clone(), limits, budget.clone(), stop.clone()));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
@@ -362,6 +370,26 @@ mod tests {
         tokio::time::timeout(LONG, fixture.gone.recv()).await.expect("given up").unwrap();
         // The server ends without it.
         fixture.stop.send_replace(true);
+        tokio::time::timeout(LONG, fixture.serving).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_has_just_connected_is_answered_when_the_server_ends_and_who_says_nothing_is_not_waited_for()
+    {
+        let fixture = fixture(Limits { connections: 4096, head: LONG, answer: LONG }).await;
+        let mut early = TcpStream::connect(fixture.address).await.unwrap();
+        let _silent = TcpStream::connect(fixture.address).await.unwrap();
+        // They are accepted in the order of their coming.
+        let mut answer = String::new();
+        ask(fixture.address, "/").await.read_to_string(&mut answer).await.unwrap();
+        fixture.stop.send_replace(true);
+        while TcpStream::connect(fixture.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        early.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(LONG, early.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.ends_with("small"), "{answer}");
         tokio::time::timeout(LONG, fixture.serving).await.unwrap().unwrap();
     }
 

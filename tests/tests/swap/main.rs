@@ -5,6 +5,8 @@
 
 mod probation;
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -134,15 +136,19 @@ fn identity(stack: &Stack, release: u64, last: f64, more: &str) -> PathBuf {
 /// Whether the answers are those of `steps`, one version after the other, and of each there is one: whoever asks when an
 /// answer has come gets no earlier step's. Requests that are under way together may be answered in either order.
 fn in_order(asked: &[Asked], steps: &[&str]) {
-    let (mut ended, mut seen) = (Vec::new(), vec![0; steps.len()]);
+    let (mut running, mut earliest, mut seen) = (BinaryHeap::new(), 0, vec![0; steps.len()]);
     for asked in asked {
         let Ok(version) = &asked.answer else { continue };
-        let before = ended.iter().filter(|(end, _)| *end < asked.at).map(|(_, step)| *step);
-        let earliest = before.max().unwrap_or(0);
+        while let Some(Reverse((end, step))) = running.peek()
+            && *end < asked.at
+        {
+            earliest = earliest.max(*step);
+            running.pop();
+        }
         let step = (earliest..steps.len()).find(|&step| steps[step] == version);
         let step = step.unwrap_or_else(|| panic!("{version} answered when {} had", steps[earliest]));
         seen[step] += 1;
-        ended.push((asked.at + asked.took, step));
+        running.push(Reverse((asked.at + asked.took, step)));
     }
     assert!(seen.iter().all(|count| *count > 0), "{seen:?} answers of {steps:?}");
 }

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -38,23 +38,33 @@ pub const TRIED: [Tried; 2] = [
     Tried { program: "oip_rest", tests: "shut_in::every_thread" },
 ];
 
-/// Boots it, runs the tests and reads how they ended. `programs` were built into `built`, tests into `deps` there.
-pub fn run(built: &Path, library: &Path, tests: &[(Tried, PathBuf)]) -> Result<()> {
+/// What it is made of, from Debian. The set-up is locked.
+pub struct Parts {
+    kernel: PathBuf,
+    busybox: PathBuf,
+}
+
+/// Fetches them.
+pub fn parts() -> Result<Parts> {
     apt::install(&["qemu-system-arm", "cpio"])?;
-    let kernel = kernel()?;
+    Ok(Parts { kernel: kernel()?, busybox: unpack::unpacked(BUSYBOX)? })
+}
+
+/// Boots it, runs the tests and reads how they ended. What they start was built into `built`.
+pub fn run(parts: &Parts, built: &Path, library: &Path, tests: &[(Tried, PathBuf)]) -> Result<()> {
     let place = paths::root().join("target/arm64/machine");
     if place.exists() {
         fs::remove_dir_all(&place).context("removing the last machine")?;
     }
     let image = place.join("root.cpio");
     let mut root = Root::new(place.join("root"));
-    root.busybox(&unpack::unpacked(BUSYBOX)?)?;
+    root.busybox(&parts.busybox)?;
     root.libraries(["/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu"].map(Path::new))?;
     root.programs(built, &["selvedge-host", "try_confinement"], tests)?;
     root.set_up(library)?;
     root.first_program(&script(tests))?;
     root.pack(&image)?;
-    let said = run::aloud(&mut emulator(&kernel, &image))?;
+    let said = run::aloud(&mut emulator(&parts.kernel, &image))?;
     for (tried, _) in tests {
         match ended(&said, tried.program) {
             Some((0, passed)) if passed > 0 => {}
@@ -95,6 +105,8 @@ fn emulator(kernel: &Path, image: &Path) -> Command {
     command.args(["-display", "none", "-monitor", "none", "-serial", "stdio"]);
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     command.args(["-append", "console=ttyAMA0 quiet panic=-1"]);
+    // On a terminal it would wait for being in the foreground.
+    command.stdin(Stdio::null());
     command
 }
 
@@ -115,7 +127,9 @@ fn script(tests: &[(Tried, PathBuf)]) -> String {
         script.push_str(&format!("export {name}={value}\n"));
     }
     for (Tried { program, tests }, _) in tests {
-        script.push_str(&format!("/programs/{program} --test-threads 1 {tests}\necho {MARK} {program} $?\n"));
+        script.push_str(&format!(
+            "/programs/{program} --test-threads 1 {tests}\necho\necho {MARK} {program} $?\n"
+        ));
     }
     // Its first program must not end: the kernel would.
     script.push_str("poweroff -f\nsleep 60\n");

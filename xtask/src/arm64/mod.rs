@@ -30,7 +30,7 @@ pub fn run() -> Result<()> {
     }
     let started = clock::Started::now();
     let example = patient(&examples::file_type()?)?;
-    let (library, emulator) = prerequisites()?;
+    let Prerequisites { library, emulator, machine } = prerequisites()?;
     let built = paths::root().join("target/arm64").join(TARGET).join("release");
     run::step("building agent and host for aarch64", build)?;
     let minutes = started.elapsed().as_secs_f64() / 60.0;
@@ -53,7 +53,7 @@ pub fn run() -> Result<()> {
         run::loudly(&mut package)
     })?;
     let tests = run::step("building the tests of the machine for aarch64", tests)?;
-    machine::run(&built, &library, &tests)?;
+    machine::run(&machine, &built, &library, &tests)?;
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     run::say(format!(
         "aarch64: every case passed within its tolerance, and what means harm does none; {minutes:.1} min in all"
@@ -80,8 +80,15 @@ fn patient(example: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Compilers, the library and the emulator.
-fn prerequisites() -> Result<(PathBuf, PathBuf)> {
+/// What is there when the compilers are.
+struct Prerequisites {
+    library: PathBuf,
+    emulator: PathBuf,
+    machine: machine::Parts,
+}
+
+/// Fetches everything, before anything is built.
+fn prerequisites() -> Result<Prerequisites> {
     let _lock = setup::lock()?;
     apt::add_architecture("arm64")?;
     apt::install(&["rustc-web", "cargo-web", "libstd-rust-web-dev:arm64"])?;
@@ -89,7 +96,7 @@ fn prerequisites() -> Result<(PathBuf, PathBuf)> {
     let library = onnxruntime::library(Architecture::Aarch64)?;
     let emulator = unpack::unpacked(EMULATOR)?.join("usr/bin/qemu-aarch64");
     run::quietly(Command::new(&emulator).arg("--version")).context("the emulator does not start")?;
-    Ok((library, emulator))
+    Ok(Prerequisites { library, emulator, machine: machine::parts()? })
 }
 
 fn build() -> Result<()> {

@@ -47,6 +47,10 @@ pub fn unpacked(package: Package) -> Result<PathBuf> {
     }
     run::step(&format!("fetching {name} from Debian's {suite}"), || {
         let private = paths::setup().join(".apt");
+        if private.exists() {
+            // Of a run that broke off: what was downloaded then may be another package.
+            fs::remove_dir_all(&private).context("removing the last apt configuration")?;
+        }
         let configuration = configure(&private, &suite)?;
         let download = private.join("download");
         fs::create_dir_all(&download).context("making the download folder")?;
@@ -91,7 +95,8 @@ fn extract(file: &Path, part: &str, to: &Path) -> Result<()> {
         tar.arg(format!("./{part}"));
     }
     let unpacked = run::loudly(&mut tar);
-    // With tar gone it has nowhere to write to, and ends.
+    // With it goes the last reading end of the pipe: what still writes into that ends, too.
+    drop(tar);
     let read = files.wait().context("waiting for dpkg-deb")?;
     unpacked?;
     if !read.success() {
