@@ -1,22 +1,14 @@
 //! What scikit-learn trains and skl2onnx exports, packaged without a manifest and served from a folder: Triton's
 //! client gets scikit-learn's own predictions.
 
-use std::process::Command;
-
 use selvedge_tests::command::Selvedge;
-use selvedge_tests::programs::{python, root};
 
 use crate::folder;
-
-const SCRIPT: &str = "tests/tests/oip_rest/scikit_learn.py";
+use crate::triton_client::said_by;
 
 /// Runs the script's `export` or `ask`; what it printed.
 async fn script(what: &str, argument: &str) -> String {
-    let mut script = Command::new(python());
-    script.arg(root().join(SCRIPT)).args([what, argument]);
-    let output = tokio::task::spawn_blocking(move || script.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    said_by("scikit_learn.py", vec![what.to_owned(), argument.to_owned()]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

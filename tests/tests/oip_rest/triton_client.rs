@@ -6,13 +6,19 @@ use selvedge_tests::programs::{python, root};
 
 use crate::element_types;
 
-/// Runs a client written in Python; it has to print so many lines, each of what it checked.
-async fn runs(script: &str, arguments: Vec<String>, checked: usize) {
+/// Runs a client written in Python; what it printed.
+pub async fn said_by(script: &str, arguments: Vec<String>) -> String {
     let mut client = Command::new(python());
     client.arg(root().join("tests/tests/oip_rest").join(script)).args(arguments);
     let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    told.into_owned()
+}
+
+/// The same; it has to print so many lines, each of what it checked.
+async fn runs(script: &str, arguments: Vec<String>, checked: usize) {
+    let told = said_by(script, arguments).await;
     assert_eq!(told.lines().count(), checked, "{told}");
 }
 
